@@ -1,0 +1,1 @@
+"""Measurements, each a module run with `python -m benchmarks.NAME`."""

@@ -1,0 +1,1 @@
+"""Experiment configurations: one small file per experiment, `get_config(arg)` each."""

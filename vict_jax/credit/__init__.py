@@ -1,0 +1,1 @@
+"""Credit kernels: pure functions from `CreditInputs` to per-step advantages."""

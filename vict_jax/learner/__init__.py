@@ -1,0 +1,1 @@
+"""Losses, optimiser and update steps."""
