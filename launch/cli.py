@@ -1,0 +1,72 @@
+"""What the entry points share: flags, config overrides, and errors as one readable message."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+import jax
+from absl import app, flags
+from absl import logging as absl_logging
+from ml_collections import config_flags
+
+from vict_jax import config as config_lib
+from vict_jax.metrics import RunError
+
+_OVERRIDE = "--config."
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parse flags; a wrong config key ends the program with the known ones named, not with a traceback."""
+    argv = list(argv)
+    if any(arg.startswith(_OVERRIDE) for arg in argv):
+        _check_overrides(argv)
+    try:
+        return flags.FLAGS(argv)
+    except (flags.Error, ValueError, TypeError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _check_overrides(argv: Sequence[str]) -> None:
+    files = [arg for arg in argv if arg.startswith("--config=")]
+    if not files:
+        return
+    # A separate flag set: only the config file itself is read here, before any override is applied.
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder)
+    holder([argv[0], files[-1]])
+    keys = [arg.removeprefix(_OVERRIDE).split("=", 1)[0] for arg in argv if arg.startswith(_OVERRIDE)]
+    try:
+        config_lib.check_overrides(loaded.value, keys)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130."""
+
+    def guarded(argv: Sequence[str]) -> None:
+        if len(argv) > 1:
+            sys.exit(f"error: unknown argument {argv[1]!r}; options are written --name=value")
+        # Third-party INFO lines would drown the progress bar; warnings still come through.
+        absl_logging.set_verbosity(absl_logging.WARNING)
+        logging.getLogger("jax").setLevel(logging.WARNING)
+        jax.config.update("jax_threefry_partitionable", True)
+        try:
+            main()
+        except (RunError, ValueError, FileNotFoundError) as error:
+            if flags.FLAGS.traceback:
+                raise
+            sys.exit(f"error: {error}\n(run again with --traceback to see where it was raised)")
+        except KeyboardInterrupt:
+            print(
+                "\ninterrupted; start the same command again to continue from the last checkpoint",
+                file=sys.stderr,
+            )
+            sys.exit(130)
+
+    app.run(guarded, flags_parser=parse_flags)
+
+
+flags.DEFINE_bool("traceback", False, "show the traceback of an error instead of one message")

@@ -1,0 +1,273 @@
+"""Validated run options.
+
+`configs/*.py` return ml_collections ConfigDicts made by `to_config_dict`; `from_config_dict` turns
+one, once, into the frozen dataclasses below. Library code never sees a ConfigDict. Every value has
+one home: the dataclass field it is declared in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import ml_collections
+
+from envs.alfworld.domain import DOMAIN as ALFWORLD
+from envs.alfworld.domain import AlfworldOptions
+from envs.base import Domain
+from vict_jax.credit.vict import METHODS, VictOptions
+from vict_jax.learner.losses import PpoOptions
+from vict_jax.learner.optimizer import OptimizerOptions
+from vict_jax.rollout.collector import RolloutOptions
+
+# The environments a config can name, each with the dataclass of its own options.
+ENVIRONMENTS: dict[str, tuple[Domain, type]] = {"alfworld": (ALFWORLD, AlfworldOptions)}
+
+C = TypeVar("C")
+
+
+def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
+    if not ok:
+        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """Size of a decoder that is trained from scratch. `vocab_size` is the most the tokenizer may use."""
+
+    vocab_size: int = 1024
+    num_layers: int = 3
+    d_model: int = 128
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    head_dim: int = 32
+    d_ff: int = 384
+    rope_theta: float = 10_000.0
+    tie_embeddings: bool = True
+    qkv_bias: bool = True
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        _require(
+            self.vocab_size >= 300,
+            "model.vocab_size",
+            self.vocab_size,
+            "at least 300 (256 bytes and specials)",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartOptions:
+    """Supervised start on expert episodes of `tasks` training tasks."""
+
+    tasks: int = 256
+    epochs: int = 4
+    rows_per_batch: int = 16
+    learning_rate: float = 1e-3
+    warmup_steps: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "epochs"):
+            _require(getattr(self, name) >= 0, f"warm_start.{name}", getattr(self, name), "0 or more")
+        _require(self.rows_per_batch > 0, "warm_start.rows_per_batch", self.rows_per_batch, "1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """The update loop: `groups` tasks x `rollouts` rollouts of each, every update."""
+
+    updates: int = 50
+    groups: int = 16
+    rollouts: int = 8
+    eval_every: int = 10
+    checkpoint_every: int = 5
+    keep_checkpoints: int = 2
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):
+            _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
+        _require(self.updates >= 0, "train.updates", self.updates, "0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalOptions:
+    """Validation: the first `tasks` of `split` (0 = all of them), one rollout each."""
+
+    split: str = "valid_unseen"
+    tasks: int = 0
+    batch: int = 64
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.tasks >= 0, "eval.tasks", self.tasks, "0 (all) or more")
+        _require(self.batch >= 1, "eval.batch", self.batch, "1 or more")
+        _require(self.temperature >= 0, "eval.temperature", self.temperature, "0 (greedy) or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvOptions:
+    """Which environment runs, and in how many worker processes. Results do not depend on the workers."""
+
+    name: str
+    workers: int
+    timeout_s: float
+    options: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CreditOptions:
+    """`method` is a key of `vict_jax.credit.vict.METHODS`."""
+
+    method: str
+    options: VictOptions
+
+    def __post_init__(self) -> None:
+        _require(self.method in METHODS, "credit.method", self.method, f"one of {sorted(METHODS)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One run."""
+
+    seed: int
+    env: EnvOptions
+    model: ModelOptions
+    rollout: RolloutOptions
+    warm_start: WarmStartOptions
+    train: TrainOptions
+    ppo: PpoOptions
+    optimizer: OptimizerOptions
+    credit: CreditOptions
+    eval: EvalOptions
+
+    def __post_init__(self) -> None:
+        domain, _ = ENVIRONMENTS[self.env.name]
+        for name, split in (("train.split", self.train.split), ("eval.split", self.eval.split)):
+            _require(split in domain.splits, name, split, f"one of {list(domain.splits)}")
+        _require(
+            self.rollout.temperature > 0,
+            "rollout.temperature",
+            self.rollout.temperature,
+            "above 0 in training",
+        )
+
+
+# Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.
+_SECTIONS: dict[str, type] = {
+    "model": ModelOptions,
+    "rollout": RolloutOptions,
+    "warm_start": WarmStartOptions,
+    "train": TrainOptions,
+    "ppo": PpoOptions,
+    "optimizer": OptimizerOptions,
+    "eval": EvalOptions,
+}
+_ENV_COMMON = {"workers": 2, "timeout_s": 20.0}
+
+# Keys that may differ when a run is resumed, since no result depends on them.
+RESUME_MAY_CHANGE = ("env.workers", "env.timeout_s", "train.keep_checkpoints")
+
+
+def _field_defaults(cls: type) -> dict[str, Any]:
+    instance = cls()
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(cls)}
+
+
+def default_config(env: str = "alfworld") -> ml_collections.ConfigDict:
+    """The ConfigDict of all defaults for an environment; a config file changes what it needs and locks it."""
+    _require(env in ENVIRONMENTS, "env.name", env, f"one of {sorted(ENVIRONMENTS)}")
+    _, options = ENVIRONMENTS[env]
+    config = {name: _field_defaults(cls) for name, cls in _SECTIONS.items()}
+    config["env"] = {"name": env, **_ENV_COMMON, **_field_defaults(options)}
+    config["credit"] = {"method": "vict", **_field_defaults(VictOptions)}
+    return ml_collections.ConfigDict({"seed": 0, **config}, convert_dict=True, allow_dotted_keys=False)
+
+
+def _unknown_key(where: str, key: str, known: typing.Iterable[str]) -> ValueError:
+    known = sorted(known)
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ValueError(f"unknown config key {where + key!r}{hint} Known here: {', '.join(known)}")
+
+
+def _matches(value: Any, annotation: Any) -> bool:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, arg) for arg in typing.get_args(annotation))
+    if annotation is Any:
+        return True
+    if origin is not None:
+        annotation = origin
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
+    """Make dataclass `cls` from `values`; unknown or mistyped keys raise ValueError naming the key."""
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in names:
+            raise _unknown_key(where, key, names)
+        if not _matches(value, hints[key]):
+            raise ValueError(f"config key {where + key!r} is {value!r}, expected {hints[key]}")
+    return cls(**values)
+
+
+def from_config_dict(config: ml_collections.ConfigDict) -> RunConfig:
+    """Validate a config once and freeze it. Raises ValueError naming the key, the value and what is known."""
+    values = config.to_dict()
+    known = {"seed", "env", "credit", *_SECTIONS}
+    for key in values:
+        if key not in known:
+            raise _unknown_key("", key, known)
+    for key in sorted(known - set(values)):
+        raise ValueError(f"config section {key!r} is missing; start from vict_jax.config.default_config()")
+    env = dict(values["env"])
+    name = env.pop("name")
+    _require(name in ENVIRONMENTS, "env.name", name, f"one of {sorted(ENVIRONMENTS)}")
+    common = {key: env.pop(key, default) for key, default in _ENV_COMMON.items()}
+    _require(common["timeout_s"] > 0, "env.timeout_s", common["timeout_s"], "seconds above 0")
+    credit = dict(values["credit"])
+    return RunConfig(
+        seed=values["seed"],
+        env=EnvOptions(name=name, options=build(ENVIRONMENTS[name][1], env, "env."), **common),
+        credit=CreditOptions(method=credit.pop("method"), options=build(VictOptions, credit, "credit.")),
+        **{key: build(cls, values[key], f"{key}.") for key, cls in _SECTIONS.items()},
+    )
+
+
+def check_overrides(config: ml_collections.ConfigDict, overrides: typing.Iterable[str]) -> None:
+    """Raise ValueError for a dotted key of the command line that `config` does not have."""
+    for dotted in overrides:
+        node: Any = config
+        parts = dotted.split(".")
+        for depth, part in enumerate(parts):
+            where = ".".join(parts[:depth]) + ("." if depth else "")
+            if not isinstance(node, ml_collections.ConfigDict):
+                raise ValueError(
+                    f"config key {where[:-1]!r} is a value, not a section; cannot set {dotted!r}"
+                )
+            if part not in node:
+                raise _unknown_key(where, part, node.keys())
+            node = node[part]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> list[str]:
+    """Dotted keys whose values differ between two nested dicts, each as `key: old -> new`."""
+    found = []
+    for key in sorted(set(old) | set(new)):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{where}{key}.")
+        elif a != b and f"{where}{key}" not in RESUME_MAY_CHANGE:
+            found.append(f"{where}{key}: {a!r} -> {b!r}")
+    return found

@@ -1,0 +1,202 @@
+"""The run directory: what is written where, and what survives a kill.
+
+    DIR/config.json          the config, refused if a later start brings another one
+    DIR/run.json             versions, devices, tasks and their checksums
+    DIR/tokenizer/           the tokenizer in transformers' format
+    DIR/metrics.jsonl        one JSON object a line: kind, update, values
+    DIR/events/              the same as TensorBoard events
+    DIR/checkpoints/         Orbax: reference policy and the newest states
+    DIR/rollouts/, proofs/   one pair of files an update, see `vict_jax.proofs`
+    DIR/summary.json         the result
+
+Rows and files of updates after the restored checkpoint are dropped on resume, so that every update
+appears exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import math
+import os
+import pathlib
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorboardX
+
+from vict_jax import config as config_lib
+
+
+class RunError(Exception):
+    """A run cannot start or go on; the message says why and what to do next."""
+
+
+@contextlib.contextmanager
+def disk_full_is_clear(path: pathlib.Path) -> Iterator[None]:
+    """Turn 'no space left' under `path` into a `RunError` that says what is kept and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RunError(
+            f"no space left while writing {path}. Everything up to the last checkpoint is kept; "
+            "free some space and start the same command again to continue."
+        ) from error
+
+
+def write_atomically(path: pathlib.Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part of it."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with disk_full_is_clear(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically. Tuples become lists."""
+    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """Read a JSON file; a damaged one raises RunError with its name."""
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path} is damaged ({error}); remove it or use another --workdir") from error
+
+
+def as_plain(options: Any) -> dict[str, Any]:
+    """A (nested) options dataclass as JSON values, tuples as lists."""
+    return json.loads(json.dumps(dataclasses.asdict(options)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDir:
+    """An opened run directory, locked against a second run. Close it (or use `with`)."""
+
+    path: pathlib.Path
+    lock: typing.IO[str]
+
+    @classmethod
+    def open(cls, path: pathlib.Path, config: Mapping[str, Any]) -> RunDir:
+        """Create or reopen `path` for `config`.
+
+        Raises:
+          RunError: another process uses it, or it belongs to a run with another config.
+        """
+        if path.exists() and not path.is_dir():
+            raise RunError(f"--workdir={path} is a file; name a directory")
+        with disk_full_is_clear(path):
+            for name in ("rollouts", "proofs", "events", "checkpoints"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+            lock = open(path / ".lock", "a+")  # noqa: SIM115 - held for the life of the run
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise RunError(
+                f"another process is running in --workdir={path}; wait for it or name another"
+            ) from error
+        run = cls(path=path, lock=lock)
+        try:
+            run._claim(config)
+        except RunError:
+            run.close()
+            raise
+        return run
+
+    def _claim(self, config: Mapping[str, Any]) -> None:
+        file = self.path / "config.json"
+        if not file.exists():
+            write_json(file, config)
+            return
+        changed = config_lib.differences(read_json(file), config)
+        if changed:
+            raise RunError(
+                f"--workdir={self.path} holds a run with another config:\n  "
+                + "\n  ".join(changed)
+                + "\nUse the same config to continue it, or another --workdir to start anew."
+            )
+
+    def close(self) -> None:
+        """Release the lock."""
+        self.lock.close()
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MetricsWriter:
+    """Appends rows to `metrics.jsonl` and to TensorBoard events.
+
+    `resume_from` is the update of the restored checkpoint, or None for a run that starts from
+    nothing: rows after it are dropped first.
+    """
+
+    def __init__(self, run: RunDir, resume_from: int | None):
+        self.path = run.path / "metrics.jsonl"
+        kept = (
+            [] if resume_from is None else [r for r in read_metrics(run.path) if r["update"] <= resume_from]
+        )
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self._file = open(self.path, "a")  # noqa: SIM115 - closed in close()
+        purge = 0 if resume_from is None else resume_from + 1
+        self._events = tensorboardX.SummaryWriter(str(run.path / "events"), purge_step=purge)
+
+    def write(self, kind: str, update: int, values: Mapping[str, Any]) -> None:
+        """Append one row. Numbers that are not finite are written as null."""
+        row: dict[str, Any] = {"kind": kind, "update": update}
+        for name, value in values.items():
+            row[name] = None if isinstance(value, float) and not math.isfinite(value) else value
+        with disk_full_is_clear(self.path):
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+            for name, value in row.items():
+                if isinstance(value, (int, float)) and name != "update":
+                    self._events.add_scalar(f"{kind}/{name}", value, update)
+
+    def close(self) -> None:
+        """Flush and close both outputs."""
+        self._file.close()
+        self._events.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """All complete rows of `metrics.jsonl`; a last line cut off by a kill is left out.
+
+    Raises:
+      RunError: a line other than the last is damaged.
+    """
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise RunError(f"{path}:{number} is not a JSON object ({error})") from error
+    return rows
