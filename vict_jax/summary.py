@@ -1,0 +1,101 @@
+"""What a run shows at its end: the table of success per task type and the picture of the curves."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vict_jax.metrics import read_metrics
+
+
+def success_table(columns: Mapping[str, Mapping[str, tuple[int, int]]]) -> str:
+    """Text table of success per task type.
+
+    Args:
+      columns: column title -> task type -> (solved, tasks).
+
+    Returns:
+      One line per task type and a last line for all, percentages with counts.
+    """
+    kinds = sorted({kind for column in columns.values() for kind in column})
+    rows = [["task type", *columns]]
+    for kind in kinds:
+        rows.append([kind, *(_share(*column.get(kind, (0, 0))) for column in columns.values())])
+    rows.append(["all", *(_share(*_total(column)) for column in columns.values())])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def _total(column: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    return sum(solved for solved, _ in column.values()), sum(tasks for _, tasks in column.values())
+
+
+def _share(solved: int, tasks: int) -> str:
+    return f"{100 * solved / tasks:5.1f} % ({solved}/{tasks})" if tasks else "-"
+
+
+def success_rate(column: Mapping[str, tuple[int, int]]) -> float:
+    """Share of solved tasks over all task types; 0 for no task."""
+    solved, tasks = _total(column)
+    return solved / tasks if tasks else 0.0
+
+
+# Panels of the picture: title, metrics row kind, names in the row.
+_PANELS: tuple[tuple[str, Sequence[tuple[str, str]]], ...] = (
+    ("success", (("eval", "success"), ("train", "success"))),
+    ("credit", (("train", "trigger"), ("train", "sparsity"), ("train", "proof_coverage"))),
+    ("lambda and clip", (("train", "lambda"), ("train", "clip"))),
+    ("steps of a rollout", (("train", "steps_mean"),)),
+)
+
+
+def draw_curves(workdir: pathlib.Path) -> pathlib.Path | None:
+    """Draw `curves.png` from `metrics.jsonl`; None, with nothing drawn, if matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = read_metrics(workdir)
+    figure, axes = pyplot.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
+    for axis, (title, series) in zip(axes.flat, _PANELS, strict=True):
+        for kind, name in series:
+            points = [
+                (row["update"], row[name])
+                for row in rows
+                if row["kind"] == kind and row.get(name) is not None
+            ]
+            if points:
+                axis.plot(
+                    *zip(*points, strict=True),
+                    label=f"{kind}: {name}",
+                    marker="o" if kind == "eval" else None,
+                )
+        axis.set(title=title, xlabel="update")
+        axis.grid(alpha=0.3)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend()
+    axes.flat[0].set_ylim(0, 1)
+    figure.suptitle(workdir.name)
+    path = workdir / "curves.png"
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path
+
+
+def result(before: Mapping[str, Any], after: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The content of `summary.json`: both evaluations, their difference in points, and `more`."""
+    gain = 100 * (after["success"] - before["success"])
+    return {"before": dict(before), "after": dict(after), "gain_points": round(gain, 2), **more}
