@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, dataclass_transform
 
 import jax
 
 T = TypeVar("T")
 
 
+@dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
     """Frozen dataclass registered as a pytree: the one way to declare one in this project."""
     cls = dataclasses.dataclass(frozen=True)(cls)

@@ -1,0 +1,447 @@
+"""The boundary: finished rollouts (host) to padded NumPy arrays to global `jax.Array`s.
+
+`credit_inputs` and `token_rows` describe the same rollouts, both indexed by group and place in the
+group, so that the loss finds a token's advantage at `[rollout, step]`. `to_device` is the only place
+where host data becomes device data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from envs.base import Domain, Task, VerifierRecord, hash_evidence, requirement_closure, stable_hash
+from vict_jax.types import CreditInputs, TokenBatch
+
+
+class EndReason(enum.Enum):
+    """Why a rollout ended. The last two lose the rollout: nothing is known about its score."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    STEP_CAP = "step_cap"
+    CONTEXT = "context"
+    ENV_ERROR = "env_error"
+    ENV_TIMEOUT = "env_timeout"
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenSequence:
+    """One model sequence: an appended rollout, or one step of a windowed one.
+
+    Attributes:
+      ids: int32[n].
+      trained: bool[n], True on sampled tokens (the stop token included); never on the first token.
+      logp: float32[n], log-probability under the policy that sampled it; not read where not trained.
+      step: int32[n], step of the rollout that a trained token belongs to; not read elsewhere.
+    """
+
+    ids: np.ndarray
+    trained: np.ndarray
+    logp: np.ndarray
+    step: np.ndarray
+
+    def __post_init__(self) -> None:
+        length = len(self.ids)
+        for name, kind in (("ids", "i"), ("trained", "b"), ("logp", "f"), ("step", "i")):
+            array = getattr(self, name)
+            if array.shape != (length,):
+                raise ValueError(f"TokenSequence.{name} has shape {array.shape}, but ids has {length} tokens")
+            if array.dtype.kind != kind:
+                raise ValueError(f"TokenSequence.{name} has dtype {array.dtype}, expected kind {kind!r}")
+        if length == 0 or self.trained[0]:
+            raise ValueError(f"TokenSequence of {length} tokens: it needs a first token that is not trained")
+        if not np.isfinite(self.logp[self.trained]).all():
+            raise ValueError("TokenSequence.logp has a value that is not finite on a trained token")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """One finished episode of T actions.
+
+    Attributes:
+      task: what was played.
+      sequences: the model sequences whose trained tokens are the sampled replies.
+      actions: T action texts.
+      observations: T+1 raw observation texts, [t] before action t; T of them if the rollout is lost.
+      valid: bool[T], the reply parsed and the environment accepted the action.
+      record: the verifier's record, None if the rollout is lost to an environment error or time-out.
+      score: terminal score V; 0 if lost.
+      end: why it ended.
+    """
+
+    task: Task
+    sequences: tuple[TokenSequence, ...]
+    actions: tuple[str, ...]
+    observations: tuple[str, ...]
+    valid: np.ndarray
+    record: VerifierRecord | None
+    score: float
+    end: EndReason
+
+    def __post_init__(self) -> None:
+        steps = len(self.actions)
+        if self.valid.shape != (steps,):
+            raise ValueError(f"Rollout.valid has shape {self.valid.shape}, but there are {steps} actions")
+        for sequence in self.sequences:
+            trained_steps = sequence.step[sequence.trained]
+            if trained_steps.size and not 0 <= trained_steps.min() <= trained_steps.max() < steps:
+                raise ValueError(
+                    f"Rollout of {steps} actions has trained tokens of steps "
+                    f"{trained_steps.min()} to {trained_steps.max()}"
+                )
+        lost = self.end in (EndReason.ENV_ERROR, EndReason.ENV_TIMEOUT)
+        if lost != (self.record is None):
+            raise ValueError(f"Rollout.record is {self.record!r:.40}, but end is {self.end.value!r}")
+        if self.record is None:
+            return
+        if len(self.record.commits) != steps or len(self.observations) != steps + 1:
+            raise ValueError(
+                f"Rollout of {steps} actions has a record of {len(self.record.commits)} steps and "
+                f"{len(self.observations)} observations (expected {steps + 1})"
+            )
+        if self.record.score != self.score:
+            raise ValueError(
+                f"Rollout.score={self.score} differs from its record's score {self.record.score}"
+            )
+
+    @property
+    def lost(self) -> bool:
+        """Lost to an environment error: masked out of credit and training."""
+        return self.record is None
+
+
+class Overlong(enum.Enum):
+    """What to do with a sequence longer than a row."""
+
+    RAISE = "raise"
+    # Keep the head. What is kept was sampled after the very same prefix, so its log-probabilities stay
+    # right; cutting the front would condition them on something else.
+    CUT_TAIL = "cut_tail"
+
+
+@dataclasses.dataclass(frozen=True)
+class RowReport:
+    """What packing did.
+
+    Attributes:
+      rows: rows with at least one token. tokens: real tokens in them. trained_tokens: those trained.
+      cut_sequences, cut_trained_tokens: sequences that lost their tail, and trained tokens in those tails.
+    """
+
+    rows: int
+    tokens: int
+    trained_tokens: int
+    cut_sequences: int
+    cut_trained_tokens: int
+
+
+def _pad(array: np.ndarray, shape: tuple[int, ...], *, repeat_last: bool = False) -> np.ndarray:
+    """Pad at the end of every axis with 0, or along the first with its last entry."""
+    if repeat_last:
+        array = np.concatenate([array, np.repeat(array[-1:], shape[0] - len(array), axis=0)])
+    return np.pad(array, [(0, size - have) for size, have in zip(shape, array.shape, strict=True)])
+
+
+def _group_record(group: Sequence[Rollout], domain: Domain) -> VerifierRecord | None:
+    """The record that stands for the group's task. Raises ValueError where members disagree about it."""
+    records = [rollout.record for rollout in group if rollout.record is not None]
+    if not records:
+        return None
+    first, name = records[0], group[0].task.id
+    for size, limit, what in (
+        (len(first.atoms), domain.max_atoms, "atoms"),
+        (len(first.variables), domain.max_variables, "variables"),
+    ):
+        if size > limit:
+            raise ValueError(
+                f"task {name!r} has {size} {what}, above Domain.max_{what}={limit} of {domain.name!r}"
+            )
+    if set(first.params) != set(domain.atom_params):
+        raise ValueError(
+            f"task {name!r} has aggregator parameters {sorted(first.params)}, "
+            f"Domain.atom_params names {sorted(domain.atom_params)}"
+        )
+    for record in records[1:]:
+        if record.atoms != first.atoms or record.variables != first.variables or record.eta != first.eta:
+            raise ValueError(f"rollouts of task {name!r} disagree about its atoms, variables or eta")
+        for key, value in first.params.items():
+            if not np.array_equal(record.params[key], value):
+                raise ValueError(f"rollouts of task {name!r} disagree about aggregator parameter {key!r}")
+    return first
+
+
+def _task_arrays(
+    record: VerifierRecord | None, domain: Domain, masked_families: Collection[str]
+) -> dict[str, Any]:
+    """The fields of one group that belong to its task, padded; all False / 0 without a record."""
+    atoms = record.atoms if record else ()
+    variables = record.variables if record else ()
+    m, v = domain.max_atoms, domain.max_variables
+    requires, acyclic = requirement_closure(atoms)
+    binds = np.array([[x.id in atom.variables for x in variables] for atom in atoms], bool)
+    unmasked = np.array([atom.family not in masked_families for atom in atoms], bool)
+    return {
+        "binds": _pad(binds.reshape(len(atoms), len(variables)), (m, v)),
+        "observation_var": _pad(np.array([x.observation for x in variables], bool), (v,)),
+        "requires": _pad(requires, (m, m)),
+        "usable": _pad(acyclic & unmasked, (m,)),
+        "irreversible": _pad(np.array([a.irreversible for a in atoms], bool), (m,)),
+        "terminal_only": _pad(np.array([a.terminal_only for a in atoms], bool), (m,)),
+        "eta": np.float32(record.eta if record else 0.0),
+    }
+
+
+def _task_params(records: Sequence[VerifierRecord | None], domain: Domain) -> dict[str, np.ndarray]:
+    """Aggregator parameters with leading axis G; zeros for a group without a record."""
+    params = {}
+    for name, per_atom in domain.atom_params.items():
+        known = [np.asarray(r.params[name]) for r in records if r is not None]
+        if not known:
+            raise ValueError("every rollout of every group was lost; there is nothing to credit")
+        shape = (domain.max_atoms, *known[0].shape[1:]) if per_atom else known[0].shape
+        empty = np.zeros(shape, known[0].dtype)
+        params[name] = np.stack(
+            [empty if r is None else _pad(np.asarray(r.params[name]), shape) for r in records]
+        )
+    return params
+
+
+def _rollout_arrays(rollout: Rollout, domain: Domain, steps: int) -> dict[str, Any]:
+    """The fields of one rollout, padded to `steps`. A lost rollout is all padding."""
+    m, v, record = domain.max_atoms, domain.max_variables, rollout.record
+    taken = len(rollout.actions) if record else 0
+    if taken > steps:
+        raise ValueError(f"rollout of task {rollout.task.id!r} has {taken} actions, above max_steps={steps}")
+    mask = np.arange(steps) < taken
+    if record is None:
+        return {
+            "score": np.float32(0),
+            "status": np.zeros((steps + 1, m), np.int8),
+            "evidence": np.zeros((steps + 1, v), np.int32),
+            "commits": np.zeros(steps, bool),
+            "scope": np.zeros((steps, m), bool),
+            "step_mask": mask,
+            "rollout_mask": np.bool_(False),
+            "state_id": np.zeros(steps + 1, np.int32),
+            "action_id": np.zeros(steps, np.int32),
+        }
+    state_id = np.array([stable_hash(text) for text in rollout.observations], np.int32)
+    action_id = np.array([stable_hash(text) for text in rollout.actions], np.int32)
+    return {
+        "score": np.float32(record.score),
+        "status": _pad(record.status.astype(np.int8), (steps + 1, m), repeat_last=True),
+        "evidence": _pad(hash_evidence(record.evidence), (steps + 1, v), repeat_last=True),
+        "commits": _pad(record.commits.astype(bool), (steps,)),
+        "scope": _pad(record.scope.astype(bool), (steps, m)),
+        "step_mask": mask,
+        "rollout_mask": np.bool_(True),
+        "state_id": _pad(state_id, (steps + 1,)),
+        "action_id": _pad(action_id, (steps,)),
+    }
+
+
+def _check_groups(groups: Sequence[Sequence[Rollout]], group_size: int) -> None:
+    for g, group in enumerate(groups):
+        if len(group) != group_size:
+            raise ValueError(f"group {g} has {len(group)} rollouts, expected group_size={group_size}")
+        ids = {rollout.task.id for rollout in group}
+        if len(ids) > 1:
+            raise ValueError(f"group {g} mixes tasks {sorted(ids)}")
+
+
+def credit_inputs(
+    groups: Sequence[Sequence[Rollout]],
+    *,
+    domain: Domain,
+    max_steps: int,
+    group_size: int,
+    conforming: Sequence[bool],
+    masked_families: Collection[str] = (),
+) -> CreditInputs:
+    """Pad the rollouts of an update into one `CreditInputs` of NumPy arrays.
+
+    Sizes are fixed by `domain.max_atoms`, `domain.max_variables`, `max_steps` and `group_size`. Lost
+    rollouts keep their place under `rollout_mask` False. Identifiers are 0 beyond the last observation.
+
+    Args:
+      groups: G groups of `group_size` rollouts of one task each, lost ones included.
+      conforming: G flags, the audit's verdict on the aggregator of each task.
+      masked_families: atom families that failed conformance; their atoms are not usable.
+
+    Raises:
+      ValueError: a group has another size or mixes tasks, a bound is exceeded, or the rollouts of a group
+        disagree about the task's atoms, variables, eta or parameters.
+    """
+    _check_groups(groups, group_size)
+    if len(conforming) != len(groups):
+        raise ValueError(f"conforming has {len(conforming)} flags for {len(groups)} groups")
+    records = [_group_record(group, domain) for group in groups]
+    tasks = [_task_arrays(record, domain, masked_families) for record in records]
+    rollouts = [[_rollout_arrays(rollout, domain, max_steps) for rollout in group] for group in groups]
+    fields: dict[str, Any] = {name: np.stack([task[name] for task in tasks]) for name in tasks[0]}
+    fields |= {
+        name: np.stack([np.stack([r[name] for r in row]) for row in rollouts]) for name in rollouts[0][0]
+    }
+    fields |= {"conforming": np.array(conforming, bool), "params": _task_params(records, domain)}
+    return CreditInputs(**fields)
+
+
+def _first_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Rows of indices, each within `row_length`: first-fit in order of decreasing length."""
+    rows: list[list[int]] = []
+    room = np.zeros(len(lengths), np.int64)
+    for index in np.argsort(-np.asarray(lengths), kind="stable").tolist():
+        fits = np.flatnonzero(room[: len(rows)] >= lengths[index])
+        if fits.size:
+            row = int(fits[0])
+        else:
+            row = len(rows)
+            rows.append([])
+            room[row] = row_length
+        rows[row].append(index)
+        room[row] -= lengths[index]
+    return rows
+
+
+def _cut(sequence: TokenSequence, row_length: int, overlong: Overlong) -> TokenSequence:
+    length = len(sequence.ids)
+    if length <= row_length:
+        return sequence
+    if overlong is Overlong.RAISE:
+        raise ValueError(f"a sequence has {length} tokens, above row_length={row_length}")
+    return TokenSequence(
+        **{f.name: getattr(sequence, f.name)[:row_length] for f in dataclasses.fields(TokenSequence)}
+    )
+
+
+def pack_sequences(
+    sequences: Sequence[tuple[int, TokenSequence]],
+    *,
+    row_length: int,
+    row_multiple: int = 1,
+    isolate_rollouts: bool = False,
+    overlong: Overlong = Overlong.RAISE,
+) -> tuple[TokenBatch, RowReport]:
+    """Pack sequences into rows of `row_length` tokens, several a row, kept apart by `segment`.
+
+    Args:
+      sequences: (rollout index, sequence) pairs.
+      row_multiple: rows are padded up to a multiple of it with empty ones (segment 0, nothing trained).
+      isolate_rollouts: no row holds two rollouts. Worth it with several minibatches of rollouts, where a
+        shared row would be computed once per minibatch.
+      overlong: what to do with a sequence longer than `row_length`.
+
+    Returns:
+      A `TokenBatch` of NumPy arrays and the report.
+
+    Raises:
+      ValueError: a sequence is too long and `overlong` is RAISE, or there are no sequences.
+    """
+    if not sequences:
+        raise ValueError("there are no token sequences to pack")
+    kept = [(owner, _cut(sequence, row_length, overlong)) for owner, sequence in sequences]
+    owners = np.array([owner for owner, _ in kept])
+    sets = (
+        [np.flatnonzero(owners == o) for o in np.unique(owners)]
+        if isolate_rollouts
+        else [np.arange(len(kept))]
+    )
+    rows = [
+        [int(members[i]) for i in row]
+        for members in sets
+        for row in _first_fit([len(kept[int(i)][1].ids) for i in members], row_length)
+    ]
+    batch = _fill_rows(kept, rows, (-(-len(rows) // row_multiple) * row_multiple, row_length))
+    before = sum(int(sequence.trained.sum()) for _, sequence in sequences)
+    trained = sum(int(sequence.trained.sum()) for _, sequence in kept)
+    report = RowReport(
+        rows=len(rows),
+        tokens=sum(len(sequence.ids) for _, sequence in kept),
+        trained_tokens=trained,
+        cut_sequences=sum(len(sequence.ids) > row_length for _, sequence in sequences),
+        cut_trained_tokens=before - trained,
+    )
+    return batch, report
+
+
+def _fill_rows(
+    sequences: Sequence[tuple[int, TokenSequence]], rows: Iterable[Sequence[int]], shape: tuple[int, int]
+) -> TokenBatch:
+    names = ("ids", "segment", "position", "rollout", "step")
+    fields: dict[str, Any] = {name: np.zeros(shape, np.int32) for name in names}
+    fields["loss_mask"] = np.zeros(shape, bool)
+    fields["behaviour_logp"] = np.zeros(shape, np.float32)
+    for s, row in enumerate(rows):
+        start = 0
+        for segment, index in enumerate(row, 1):
+            owner, sequence = sequences[index]
+            at = (s, slice(start, start + len(sequence.ids)))
+            fields["ids"][at] = sequence.ids
+            fields["segment"][at] = segment
+            fields["position"][at] = np.arange(len(sequence.ids))
+            fields["loss_mask"][at] = sequence.trained
+            fields["behaviour_logp"][at] = np.where(sequence.trained, sequence.logp, 0.0)
+            fields["rollout"][at] = np.where(sequence.trained, owner, 0)
+            fields["step"][at] = np.where(sequence.trained, sequence.step, 0)
+            start += len(sequence.ids)
+    return TokenBatch(**fields)
+
+
+def token_rows(
+    groups: Sequence[Sequence[Rollout]],
+    *,
+    group_size: int,
+    row_length: int,
+    row_multiple: int = 1,
+    isolate_rollouts: bool = False,
+    overlong: Overlong = Overlong.RAISE,
+) -> tuple[TokenBatch, RowReport]:
+    """Token rows of an update; `rollout` is `g * group_size + n`, as in `credit_inputs`.
+
+    Lost rollouts and sequences without a trained token are left out. See `pack_sequences` for the rest.
+    """
+    _check_groups(groups, group_size)
+    sequences = [
+        (g * group_size + n, sequence)
+        for g, group in enumerate(groups)
+        for n, rollout in enumerate(group)
+        if not rollout.lost
+        for sequence in rollout.sequences
+        if sequence.trained.any()
+    ]
+    return pack_sequences(
+        sequences,
+        row_length=row_length,
+        row_multiple=row_multiple,
+        isolate_rollouts=isolate_rollouts,
+        overlong=overlong,
+    )
+
+
+def to_device(tree: Any, sharding: jax.sharding.Sharding) -> Any:
+    """Global arrays of a tree of NumPy arrays, each sharded as `sharding`.
+
+    Every process passes its own part along sharded axes, and the whole array where it is replicated. The
+    transfer is explicit, so it is allowed under `jax.transfer_guard("disallow")`.
+    """
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
+
+
+def to_host(tree: Any) -> Any:
+    """NumPy copies of a tree of arrays, fetched together.
+
+    Raises:
+      ValueError: an array has parts that only other processes hold.
+    """
+    for x in jax.tree.leaves(tree):
+        if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
+            raise ValueError(
+                f"array of shape {x.shape} is sharded over processes ({x.sharding}); replicate it first"
+            )
+    return jax.device_get(tree)
