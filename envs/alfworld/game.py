@@ -25,6 +25,25 @@ TASK_TYPES = (
     "pick_two_obj_and_place",
 )
 
+# PDDL predicate -> the word used in `Thing.abilities`, and in `Thing.flags` and `World.flags`.
+ABILITIES = {
+    "pickupable": "pickupable",
+    "cleanable": "cleanable",
+    "heatable": "heatable",
+    "coolable": "coolable",
+    "toggleable": "toggleable",
+    "sliceable": "sliceable",
+    "isreceptacleobject": "receptacle",
+}
+FLAGS = {
+    "isclean": "clean",
+    "ishot": "hot",
+    "iscool": "cool",
+    "istoggled": "toggled",
+    "ison": "on",
+    "issliced": "sliced",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Receptacle:
@@ -48,6 +67,7 @@ class Thing:
       locations: locations from `objectAtLocation`.
       abilities: subset of {pickupable, cleanable, heatable, coolable, toggleable, sliceable, receptacle}.
       flags: subset of {clean, hot, cool, toggled, on, sliced} that holds at the start.
+      inside: receptacle objects (a bowl, a pan) it lies in, by `inReceptacleObject`; never changes.
     """
 
     id: str
@@ -56,6 +76,7 @@ class Thing:
     locations: tuple[str, ...]
     abilities: frozenset[str]
     flags: frozenset[str]
+    inside: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
