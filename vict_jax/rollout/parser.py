@@ -1,0 +1,103 @@
+"""From the text of a reply to one action, or to the reason why there is none; and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+
+from vict_jax.rollout.tokenizer import ACTION, END_ACTION, END_THINK, REPLY_TAGS, THINK
+
+
+class ReplyFormat(enum.Enum):
+    """What a reply looks like.
+
+    TAGS: `<think>..</think><action>..</action>`, blanks between the parts, one line of action.
+    LINE: the reply is the action, one line; for models too small to think.
+    """
+
+    TAGS = "tags"
+    LINE = "line"
+
+
+@dataclasses.dataclass(frozen=True)
+class ParsedReply:
+    """`valid` replies have an action and no reason; others have a reason and the empty action."""
+
+    action: str
+    valid: bool
+    reason: str
+
+
+_TAG = re.compile("|".join(map(re.escape, REPLY_TAGS)))
+_CONTROL = re.compile(r"<\|[^|\s]*\|>")
+
+
+def _invalid(reason: str) -> ParsedReply:
+    return ParsedReply(action="", valid=False, reason=reason)
+
+
+def parse_reply(
+    text: str, reply_format: ReplyFormat, *, stopped: bool, allow_trailing: bool = False
+) -> ParsedReply:
+    """Read one reply.
+
+    Args:
+      text: the reply without the stop token.
+      reply_format: what it must look like; nothing else is accepted.
+      stopped: it ended with the stop token. A single line that was cut off may be half an action and is
+        invalid; a complete action block is one whatever follows.
+      allow_trailing: for TAGS, accept text (but no tag) after `</action>`.
+    """
+    if control := _CONTROL.search(text):
+        return _invalid(f"control token {control.group()} in the reply")
+    if reply_format is ReplyFormat.TAGS:
+        return _parse_tags(text, allow_trailing)
+    return _parse_line(text, stopped)
+
+
+def _parse_tags(text: str, allow_trailing: bool) -> ParsedReply:
+    tags = _TAG.findall(text)
+    if tags != list(REPLY_TAGS):
+        found = "".join(tags) or "none"
+        return _invalid(f"expected the tags {''.join(REPLY_TAGS)} once each, found {found}")
+    before, _, between, action, after = _TAG.split(text)
+    if before.strip() or between.strip():
+        return _invalid("text outside the blocks")
+    if after.strip() and not allow_trailing:
+        return _invalid(f"text after {END_ACTION}")
+    return _one_line(action)
+
+
+def _parse_line(text: str, stopped: bool) -> ParsedReply:
+    if not stopped:
+        return _invalid("cut off before its end")
+    if tag := _TAG.search(text):
+        return _invalid(f"tag {tag.group()} in a plain reply")
+    return _one_line(text)
+
+
+def _one_line(text: str) -> ParsedReply:
+    action = text.strip()
+    if not action:
+        return _invalid("empty action")
+    if len(action.splitlines()) > 1:
+        return _invalid("more than one line of action")
+    return ParsedReply(action=action, valid=True, reason="")
+
+
+def format_reply(action: str, reply_format: ReplyFormat, thought: str = "") -> str:
+    """The reply that says `action`, as demonstrations and the example in the prompt write it.
+
+    Raises:
+      ValueError: the parser would not read `action` back from it.
+    """
+    reply = action
+    if reply_format is ReplyFormat.TAGS:
+        reply = f"{THINK}{thought}{END_THINK}{ACTION}{action}{END_ACTION}"
+    parsed = parse_reply(reply, reply_format, stopped=True)
+    if not parsed.valid or parsed.action != action:
+        raise ValueError(
+            f"action {action!r} cannot be said as {reply!r}: {parsed.reason or 'blanks around it'}"
+        )
+    return reply
