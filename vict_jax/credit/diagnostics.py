@@ -1,0 +1,205 @@
+"""Why credit was withheld, whether every correction has its proof, and the figures of each update.
+
+Source: VICT (arXiv 2608.28128), Eq. 8, Proposition 1 and appendix E.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import jax
+import jax.numpy as jnp
+
+from vict_jax.credit.inputs import real_steps, requirements, terminal_status
+from vict_jax.credit.masked import masked_mean, masked_std
+from vict_jax.types import CreditInputs, CreditOutput, Proofs, Relation, Status
+
+
+class Cause(enum.IntEnum):
+    """Why a rollout or an atom got no credit, in the order in which the reasons are looked for.
+
+    The first group settles a whole rollout before its core is accepted, the second single atoms of an
+    accepted core; a rollout all of whose core atoms fail has the cause of the one that came furthest.
+    """
+
+    NONE = 0
+    CONFORMANCE = 1  # the task's aggregator, or every atom, failed conformance
+    INCONSISTENT_RECORD = 2  # a satisfied atom requires one that is not satisfied
+    NEAR_TIE = 3  # |A_base| within the tie margin, dead groups included
+    NO_CORE = 4  # no core reaches the threshold; of an atom: it is not load-bearing
+    BUDGET = 5  # the same with candidates left that the budget did not let in
+    UNCERTAINTY_BAND = 6  # the core's effect lies within 2 eta of the threshold
+
+    ZERO_MARGINAL = 7  # in the core, but its marginal is 0
+    UNKNOWN_EVIDENCE = 8  # its evidence never became available
+    NO_PROOF_SUPPORT = 9  # no action has an edge to it
+    TOO_FEW_SUPPORTED = 10  # fewer than two rollouts of the group have it in the core with an edge
+    ZERO_SCALE = 11  # all supported marginals are the same
+
+
+def atom_causes(
+    rollout_cause: jax.Array,
+    budget_hit: jax.Array,
+    potential: jax.Array,
+    core: jax.Array,
+    terminal: jax.Array,
+    has_edge: jax.Array,
+    supported: jax.Array,
+    spread: jax.Array,
+    *,
+    usable: jax.Array,
+    eps: float,
+) -> jax.Array:
+    """The first reason why each atom of a group's rollouts got no credit, i8[N, M], `Cause` codes.
+
+    An atom that is neither in an accepted core nor has a marginal to withhold has none.
+
+    Args:
+      rollout_cause: i8[N], reasons found before a core was accepted. budget_hit: bool[N].
+      potential: f32[N, M], marginals before any was withheld. core: bool[N, M], accepted.
+      terminal: i8[N, M], terminal status. has_edge, supported: bool[N, M].
+      spread: f32[M], the scale of each atom in the group. usable: bool[M].
+      eps: a scale no larger than this counts as 0.
+    """
+    few = jnp.sum(supported, axis=0) < 2
+    cause = jnp.where(spread > eps, Cause.NONE, Cause.ZERO_SCALE)
+    cause = jnp.where(few, Cause.TOO_FEW_SUPPORTED, cause)
+    cause = jnp.where(has_edge, cause, Cause.NO_PROOF_SUPPORT)
+    cause = jnp.where(terminal == Status.UNKNOWN, Cause.UNKNOWN_EVIDENCE, cause)
+    cause = jnp.where(potential == 0, Cause.ZERO_MARGINAL, cause)
+    outside = jnp.where(budget_hit, Cause.BUDGET, Cause.NO_CORE)[:, None]
+    cause = jnp.where(core, cause, outside)
+    stopped = rollout_cause[:, None]
+    cause = jnp.where(stopped != Cause.NONE, stopped, cause)
+    return jnp.where(usable & (core | (potential != 0)), cause, Cause.NONE).astype(jnp.int8)
+
+
+def rollout_causes(rollout_cause: jax.Array, atom_cause: jax.Array, core: jax.Array) -> jax.Array:
+    """Cause of each rollout of a group, i8[N], once its atoms' causes i8[N, M] are known."""
+    furthest = jnp.max(jnp.where(core, atom_cause, Cause.NONE), axis=-1)
+    credited = jnp.any(core & (atom_cause == Cause.NONE), axis=-1)
+    accepted = jnp.where(credited, Cause.NONE, furthest)
+    return jnp.where(rollout_cause == Cause.NONE, accepted, rollout_cause).astype(jnp.int8)
+
+
+def _observed_edges(inputs: CreditInputs) -> jax.Array:
+    """bool[G, N, T, M, R] from the raw record, by other means than `vict_jax.credit.witness`."""
+    available = inputs.evidence != 0
+    times_seen = jnp.cumsum(available, axis=-2)
+    changed = inputs.evidence[:, :, 1:] != inputs.evidence[:, :, :-1]
+    state = inputs.binds & ~inputs.observation_var[:, None]
+    observation = inputs.binds & inputs.observation_var[:, None]
+    real = real_steps(inputs)[..., None]
+
+    def bound(event: jax.Array, binds: jax.Array) -> jax.Array:
+        return real & (jnp.einsum("gntv,gmv->gntm", event.astype(jnp.float32), binds.astype(jnp.float32)) > 0)
+
+    write = bound(changed, state)
+    reveal = bound(available[:, :, 1:] & (times_seen[:, :, :-1] == 0), observation)
+    commit = real & inputs.commits[..., None] & inputs.scope
+    violated = inputs.status == Status.VIOLATED
+    violate = real & violated[:, :, 1:] & ~violated[:, :, :-1] & inputs.irreversible[:, None, None]
+
+    def final(edges: jax.Array) -> jax.Array:
+        done = jnp.cumsum(edges, axis=-2)
+        return edges & (done == done[:, :, -1:])
+
+    late = inputs.terminal_only[:, None, None]
+    no_write = jnp.sum(write, axis=-2, keepdims=True) == 0
+    edges = {
+        Relation.WRITE: jnp.where(late, final(write), write),
+        Relation.REVEAL: reveal & ~late,
+        Relation.COMMIT: jnp.where(late, final(commit) & no_write, commit),
+        Relation.VIOLATE: violate & ~late,
+    }
+    return jnp.stack([edges[relation] for relation in Relation], axis=-1)
+
+
+def eligible_actions(inputs: CreditInputs, proofs: Proofs) -> jax.Array:
+    """Actions that Eq. 8 allows to be corrected, bool[G, N, T].
+
+    There is an atom that is usable, in an accepted core, with a marginal other than 0, in a task that
+    conforms and a record that satisfies D_x, and the action has an edge to it that both the proof and the
+    raw record show. The edges are read from the record anew, and nothing here uses the correction.
+    """
+    satisfied = terminal_status(inputs) == Status.SATISFIED
+    holds = satisfied | ~inputs.usable[:, None]
+    needs = requirements(inputs) & inputs.usable[:, :, None]
+    missing = jnp.einsum("gjk,gnk->gnj", needs.astype(jnp.float32), (~holds).astype(jnp.float32)) > 0
+    consistent = ~jnp.any(satisfied & missing, axis=-1)
+    admitted = inputs.conforming[:, None] & inputs.rollout_mask & consistent
+    carries = admitted[..., None] & inputs.usable[:, None] & proofs.core & (proofs.marginal != 0)
+    shown = jnp.any(proofs.witness & _observed_edges(inputs), axis=-1)
+    return jnp.any(shown & carries[:, :, None], axis=-1)
+
+
+def _violations(eligible: jax.Array | bool, output: CreditOutput) -> jax.Array:
+    changed = (output.correction != 0) | (output.advantages != output.base)
+    return jnp.sum(changed & ~(eligible & jnp.isfinite(output.correction)))
+
+
+def check_invariant(inputs: CreditInputs, output: CreditOutput) -> jax.Array:
+    """Number of actions, i32[], whose correction Eq. 8 and Proposition 1 do not allow. Must be 0.
+
+    A method without proofs may not correct anything. A correction that is not finite is a violation.
+    """
+    if output.proofs is None:
+        return _violations(jnp.zeros_like(output.correction, bool), output)
+    return _violations(eligible_actions(inputs, output.proofs), output)
+
+
+def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """Share of True in `part` among the True of `whole`, f32[]; 0 when there is none."""
+    count = jnp.sum(whole)
+    return jnp.sum(part & whole).astype(jnp.float32) / jnp.maximum(count, 1)
+
+
+def outcome_diagnostics(inputs: CreditInputs, outcome: jax.Array) -> dict[str, jax.Array]:
+    """Figures of the base advantage f32[G, N]: share of groups without any advantage (dead groups)."""
+    real = jnp.any(inputs.rollout_mask, axis=-1)
+    dead = ~jnp.any(inputs.rollout_mask & (outcome != 0), axis=-1)
+    return {"dead_groups": _share(dead, real), "groups": jnp.sum(real).astype(jnp.float32)}
+
+
+def proof_diagnostics(
+    inputs: CreditInputs,
+    output: CreditOutput,
+    *,
+    aggregate_score: jax.Array,
+    budget_hit: jax.Array,
+) -> dict[str, jax.Array]:
+    """Figures of appendix E that one update's arrays hold, f32[] each, shares in [0, 1].
+
+    Args:
+      output: with proofs.
+      aggregate_score: f32[G, N], F(z_T). budget_hit: bool[G, N].
+    """
+    proofs = output.proofs
+    assert proofs is not None
+    real, steps = inputs.rollout_mask, real_steps(inputs)
+    atoms = real[..., None] & inputs.usable[:, None]
+    accepted = real & jnp.any(proofs.core, axis=-1)
+    core_size = jnp.sum(proofs.core, axis=-1).astype(jnp.float32)
+    corrected = output.correction != 0
+    has_edge = jnp.any(proofs.witness, axis=(2, 4))
+    eligible = eligible_actions(inputs, proofs)
+    number_corrected = jnp.sum(corrected)
+    figures = {
+        "reconstruction": _share(jnp.abs(aggregate_score - inputs.score) <= inputs.eta[:, None], real),
+        "eligibility": 1.0 - _violations(eligible, output) / jnp.maximum(number_corrected, 1),
+        "proof_coverage": _share(has_edge, proofs.marginal != 0),
+        "abstention": _share(proofs.cause != Cause.NONE, real),
+        "trigger": _share(jnp.any(corrected, axis=-1), real),
+        "sparsity": _share(corrected, steps),
+        "core_size_mean": masked_mean(core_size.ravel(), accepted.ravel()),
+        "core_size_std": masked_std(core_size.ravel(), accepted.ravel()),
+        "budget_hit": _share(budget_hit, real),
+        "usable_atoms": jnp.sum(atoms).astype(jnp.float32) / jnp.maximum(jnp.sum(real), 1),
+        "lambda": output.lambda_,
+        "clip": output.clip,
+    }
+    for cause in Cause:
+        if cause != Cause.NONE:
+            figures[f"abstention/{cause.name.lower()}"] = _share(proofs.cause == cause, real)
+            figures[f"atom_abstention/{cause.name.lower()}"] = _share(proofs.atom_cause == cause, atoms)
+    return figures

@@ -1,0 +1,48 @@
+"""Statistics over the selected entries of a padded vector.
+
+They return the same bits however much padding there is: unselected entries are replaced, never
+multiplied by 0 (NaN would survive that), and sums run in index order, so that adding zeros at the
+end does not regroup them.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def ordered_sum(x: jax.Array) -> jax.Array:
+    """Sum of x [K, ...] over its first axis, strictly in index order."""
+    total, _ = jax.lax.scan(lambda acc, row: (acc + row, None), jnp.zeros_like(x[0]), x, unroll=8)
+    return total
+
+
+def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean f32[] of the selected entries of x f32[K]; 0 when none is selected."""
+    return ordered_sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+
+
+def masked_std(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Standard deviation f32[] (n - 1 in the denominator) of the selected entries of x f32[K]."""
+    deviation = jnp.where(mask, x - masked_mean(x, mask), 0.0)
+    return jnp.sqrt(ordered_sum(jnp.square(deviation)) / jnp.maximum(jnp.sum(mask) - 1, 1))
+
+
+def masked_quantile(x: jax.Array, mask: jax.Array, q: float) -> jax.Array:
+    """Quantile f32[] of the selected entries of x f32[K], interpolated linearly as `numpy.quantile`.
+
+    With n selected entries in increasing order it is the entry at position q (n - 1), between two
+    entries in proportion. 0 when none is selected. `q` is in [0, 1].
+    """
+    count = jnp.sum(mask)
+    ordered = jnp.sort(jnp.where(mask, x, jnp.inf))
+    position = q * jnp.maximum(count - 1, 0).astype(jnp.float32)
+    below = jnp.floor(position).astype(jnp.int32)
+    above = jnp.minimum(below + 1, jnp.maximum(count - 1, 0))
+    low, high = ordered[below], ordered[above]
+    return jnp.where(count > 0, low + (high - low) * (position - below), 0.0)
+
+
+def masked_median(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Median f32[] of the selected entries of x f32[K]; 0 when none is selected."""
+    return masked_quantile(x, mask, 0.5)
