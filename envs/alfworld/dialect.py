@@ -135,7 +135,7 @@ def _text_version(parts: dict[str, str]) -> TextVersion:
 
 def _domain_parts(domain: str) -> dict[str, str]:
     """`action NAME` -> digest of the action's words, comments and layout removed."""
-    parts = {}
+    parts: dict[str, str] = {}
     plain = re.sub(r";[^\n]*", "", domain).lower()
     for block in plain.split("(:action")[1:]:
         words = re.sub(r"( \))+$", "", " ".join(re.findall(r"[()]|[^\s()]+", block)))
@@ -145,7 +145,7 @@ def _domain_parts(domain: str) -> dict[str, str]:
 
 def _grammar_parts(grammar: str) -> dict[str, str]:
     """`rule NAME` -> digest of its productions; `text NAME` -> digest of an action's two templates."""
-    parts = {}
+    parts: dict[str, str] = {}
     for block in re.findall(r'"""(.*?)"""', grammar, re.DOTALL):
         try:
             rules = json.loads(block)

@@ -1,27 +1,12 @@
-"""The interface of ALFWorld engines, the readable names of a game, and the native engine."""
+"""The interface of ALFWorld engines, and the native engine."""
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from envs.alfworld.game import Game, Receptacle, TextVersion, Thing, World
-from envs.alfworld.goal import compile_goal
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """Readable names of everything in a game.
-
-    Attributes:
-      of: PDDL id -> readable name (`peppershaker 2`, `loc 13`).
-      id_of: readable name -> PDDL id.
-    """
-
-    of: Mapping[str, str]
-    id_of: Mapping[str, str]
+from envs.alfworld.game import Game, Receptacle, TextVersion, World
+from envs.alfworld.rules import Action, Names, Rules, initial_world, prepare
 
 
 class Engine(Protocol):
@@ -62,28 +47,6 @@ class Engine(Protocol):
         ...
 
 
-def readable_names(game: Game) -> Names:
-    """Number the instances of each kind as ALFWorld does: in alphabetical order of the ids, counting down.
-
-    An id without coordinates keeps its own text and a blank. A sink or bathtub basin is a kind of its
-    own. Only what occurs in a fact of the initial state has a name.
-    """
-    ids = {receptacle.id for receptacle in game.receptacles} | {thing.id for thing in game.things}
-    ids |= {receptacle.location for receptacle in game.receptacles}
-    ids |= {location for thing in game.things for location in thing.locations}
-    ids.add(game.agent_location)
-    kinds = {}
-    for entity in sorted(ids):
-        kind, coordinates, _ = entity.partition("_bar_")
-        kinds[entity] = (kind + "basin" * ("basin" in entity)) if coordinates else ""
-    left = collections.Counter(kinds.values())
-    of = {}
-    for entity, kind in kinds.items():
-        of[entity] = f"{kind} {left[kind]}" if kind else f"{entity} "
-        left[kind] -= 1
-    return Names(of, {name: entity for entity, name in of.items()})
-
-
 _NOTHING_HAPPENS = "Nothing happens."
 _KNIVES = frozenset({"knife", "butterknife"})
 # Receptacle type -> (verb, ability it asks for).
@@ -92,7 +55,7 @@ _APPLIANCES = {
     "microwave": ("heat", "heatable"),
     "fridge": ("cool", "coolable"),
 }
-_HELP = """
+_HELP = """\
 Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory
@@ -108,91 +71,6 @@ Available commands:
   cool (object) with (receptacle):  cool an object using a receptacle
   slice (object) with (object):     slice an object using a sharp object
 """
-# (verb, object id, receptacle id or second object id); "" where the verb takes none.
-Action = tuple[str, str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rules:
-    """What never changes in a game, prepared once.
-
-    Attributes:
-      receptacles, things: by id.
-      at: location -> ids of the receptacles there, in alphabetical order.
-      travel: location -> the commands that lead away from it.
-      accepts: receptacle id -> object types that may be put there.
-      nested: receptacle object id -> ids of what lies in it, in alphabetical order.
-      plain: the commands that are always admissible.
-      goal: the compiled goal.
-    """
-
-    game: Game
-    names: Names
-    receptacles: Mapping[str, Receptacle]
-    things: Mapping[str, Thing]
-    at: Mapping[str, tuple[str, ...]]
-    travel: Mapping[str, Mapping[str, Action]]
-    accepts: Mapping[str, frozenset[str]]
-    nested: Mapping[str, tuple[str, ...]]
-    plain: Mapping[str, Action]
-    goal: Callable[[World], bool]
-
-
-def _prepare(game: Game) -> _Rules:
-    names = readable_names(game)
-    at: dict[str, list[str]] = {game.agent_location: []}
-    for receptacle in sorted(game.receptacles, key=lambda receptacle: receptacle.id):
-        at.setdefault(receptacle.location, []).append(receptacle.id)
-    nested: dict[str, list[str]] = {}
-    for thing in sorted(game.things, key=lambda thing: thing.id):
-        for outer in thing.inside:
-            nested.setdefault(outer, []).append(thing.id)
-    accepted: dict[str, set[str]] = {}
-    for receptacle_type, thing_type in game.can_contain:
-        accepted.setdefault(receptacle_type, set()).add(thing_type)
-    plain = ("inventory", "look", "help") if game.has_help else ("inventory", "look")
-    return _Rules(
-        game=game,
-        names=names,
-        receptacles={receptacle.id: receptacle for receptacle in game.receptacles},
-        things={thing.id: thing for thing in game.things},
-        at={location: tuple(ids) for location, ids in at.items()},
-        travel=_travel(at, names),
-        accepts={r.id: frozenset(accepted.get(r.type, ())) for r in game.receptacles},
-        nested={outer: tuple(inner) for outer, inner in nested.items()},
-        plain={command: (command, "", "") for command in plain},
-        goal=compile_goal(game),
-    )
-
-
-def _travel(at: Mapping[str, list[str]], names: Names) -> dict[str, dict[str, Action]]:
-    """From each location, the commands to every receptacle that stands elsewhere, sorted."""
-    ways = sorted(
-        (f"go to {names.of[receptacle]}", receptacle, location)
-        for location, receptacles in at.items()
-        for receptacle in receptacles
-    )
-    return {
-        here: {command: ("go", "", receptacle) for command, receptacle, there in ways if there != here}
-        for here in at
-    }
-
-
-def initial_world(game: Game) -> World:
-    """The state in which a game starts."""
-    contents: dict[str, set[str]] = {receptacle.id: set() for receptacle in game.receptacles}
-    for thing in game.things:
-        for receptacle in thing.receptacles:
-            contents[receptacle].add(thing.id)
-    return World(
-        location=game.agent_location,
-        holding=set(),
-        contents=contents,
-        opened={receptacle.id for receptacle in game.receptacles if receptacle.opened},
-        flags={thing.id: set(thing.flags) for thing in game.things},
-        at={thing.id: set(thing.locations) for thing in game.things},
-        seen=set(),
-    )
 
 
 def enumerate_text(names: Sequence[str]) -> str:
@@ -210,7 +88,7 @@ class NativeEngine:
     """
 
     def __init__(self) -> None:
-        self._rules: _Rules | None = None
+        self._rules: Rules | None = None
 
     @property
     def game(self) -> Game:
@@ -228,7 +106,7 @@ class NativeEngine:
         return self._started.names
 
     @property
-    def _started(self) -> _Rules:
+    def _started(self) -> Rules:
         if self._rules is None:
             raise ValueError("no game was started: call start(game) first")
         return self._rules
@@ -236,7 +114,7 @@ class NativeEngine:
     def start(self, game: Game) -> str:
         """See `Engine`. Starting the same `Game` object again reuses what was prepared for it."""
         if self._rules is None or self._rules.game is not game:
-            self._rules = _prepare(game)
+            self._rules = prepare(game)
         self._world = initial_world(game)
         # Pairs (object, receptacle) that were undone by a `take`: `look` tells of them.
         self._taken: set[tuple[str, str]] = set()

@@ -74,7 +74,7 @@ class _Grounding:
         """True, False, or a test of what remains."""
         if isinstance(formula, str) or not formula or not isinstance(formula[0], str):
             raise ValueError(f"goal: expected (connective or predicate ...), got {formula!r}")
-        head, *parts = formula
+        head, parts = formula[0], list(formula[1:])
         if head == "and":
             return _all(self.ground(part, binding) for part in parts)
         if head == "or":

@@ -7,7 +7,7 @@ published versions, part by part, and anything else is refused.
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
 import functools
 import json
@@ -15,30 +15,17 @@ import lzma
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from envs.alfworld.dialect import Dialect, detect_dialect
-from envs.alfworld.game import ABILITIES, FLAGS, Formula, Game, Receptacle, Thing
+from envs.alfworld.dialect import detect_dialect
+from envs.alfworld.game import Game
+from envs.alfworld.problem import parse_problem
 
 SPLITS = ("train", "valid_seen", "valid_unseen", "valid_train")
 GAME_FILE = "game.tw-pddl"
 ARCHIVE_NAME = "alfworld_tw_games.jsonl.xz"
 
-# Predicates a problem's initial state may use, with their number of arguments.
-_ARITY = dict.fromkeys((*ABILITIES, *FLAGS, "openable", "opened"), 1) | dict.fromkeys(
-    (
-        "receptacletype",
-        "objecttype",
-        "cancontain",
-        "atlocation",
-        "receptacleatlocation",
-        "objectatlocation",
-        "inreceptacle",
-        "inreceptacleobject",
-    ),
-    2,
-)
 _TASK = re.compile(r'"Your task is to: ([^"]*)"')
 _RESERVED = frozenset(';|<>[]#{}"\\')
 _SEARCHED_TAIL = 8192
@@ -113,7 +100,8 @@ def parse_game(data: Mapping[str, Any], name: str) -> Game:
     try:
         sentence, grammar = _task_sentence(data["grammar"])
         dialect = detect_dialect(data["pddl_domain"], grammar)
-        return _parse_problem(data, name, sentence, dialect)
+        walkthrough = tuple(data.get("walkthrough") or ())
+        return parse_problem(data["pddl_problem"], name, sentence, dialect, walkthrough)
     except ValueError as error:
         raise ValueError(f"game {name!r}: {error}") from error
 
@@ -166,41 +154,6 @@ def list_games(data_dir: str | pathlib.Path, split: str) -> tuple[GameSource, ..
     return tuple(sorted(games, key=lambda game: game.id))
 
 
-def parse_formula(text: str) -> Formula:
-    """Parse one parenthesised PDDL expression into nested tuples of lower-case words."""
-    stack: list[list[Any]] = [[]]
-    for token in re.findall(r"[()]|[^\s()]+", text.lower()):
-        if token == "(":
-            stack.append([])
-        elif token != ")":
-            stack[-1].append(token)
-        elif len(stack) == 1:
-            raise ValueError(f"unbalanced ')' in PDDL: {text[:80]!r}")
-        else:
-            closed = tuple(stack.pop())
-            stack[-1].append(closed)
-    if len(stack) != 1 or len(stack[0]) != 1 or not isinstance(stack[0][0], tuple):
-        raise ValueError(f"expected one balanced PDDL expression, got {text[:80]!r}")
-    return stack[0][0]
-
-
-def goal_task_type(goal: Formula) -> str:
-    """The task type whose goal this is, from the predicates in it."""
-    heads = collections.Counter(_heads(goal))
-    for predicate, task_type in (
-        ("istoggled", "look_at_obj_in_light"),
-        ("isclean", "pick_clean_then_place_in_recep"),
-        ("ishot", "pick_heat_then_place_in_recep"),
-        ("iscool", "pick_cool_then_place_in_recep"),
-    ):
-        if heads[predicate]:
-            return task_type
-    return "pick_two_obj_and_place" if heads["inreceptacle"] > 1 else "pick_and_place_simple"
-
-
-# Problem
-
-
 def _task_sentence(grammar: str) -> tuple[str, str]:
     """The task sentence and the grammar with the sentence taken out."""
     found = _TASK.search(grammar)
@@ -210,147 +163,6 @@ def _task_sentence(grammar: str) -> tuple[str, str]:
     if odd:
         raise ValueError(f"the task sentence {found[1]!r} has reserved characters {sorted(odd)}")
     return found[1], grammar[: found.start(1)] + grammar[found.end(1) :]
-
-
-def _parse_problem(data: Mapping[str, Any], name: str, sentence: str, dialect: Dialect) -> Game:
-    objects, init, goal_text = _sections(data["pddl_problem"])
-    kinds = _typed_names(objects)
-    facts = _facts(init)
-    (agent_location,) = (location for _, location in facts["atlocation"])
-    goal = parse_formula(goal_text)
-    return Game(
-        id=name,
-        task_type=goal_task_type(goal),
-        sentence=sentence,
-        text_version=dialect.text_version,
-        has_help=dialect.has_help,
-        receptacles=_receptacles(facts, kinds),
-        things=_things(facts, kinds),
-        locations=tuple(entity for entity, kind in kinds.items() if kind == "location"),
-        can_contain=frozenset(
-            (r.removesuffix("type"), o.removesuffix("type")) for r, o in facts["cancontain"]
-        ),
-        agent_location=agent_location,
-        goal=goal,
-        walkthrough=tuple(data.get("walkthrough") or ()),
-    )
-
-
-def _sections(problem: str) -> tuple[str, str, str]:
-    """The texts of the objects, the initial state and the goal formula, lower case, comments removed."""
-    text = re.sub(r";[^\n]*", "", problem).lower() if ";" in problem else problem.lower()
-    starts = [text.find(marker) for marker in ("(:objects", "(:init", "(:goal")]
-    if -1 in starts or starts != sorted(starts):
-        raise ValueError("pddl_problem must have (:objects, (:init and (:goal, in this order")
-    if text.count("(") != text.count(")"):
-        raise ValueError("pddl_problem has unbalanced parentheses: it is truncated or damaged")
-    objects, init, goal = starts
-    tail = text[goal + len("(:goal") :].rstrip()
-    # Two closing parentheses follow the formula: of the goal and of the problem.
-    formula = re.sub(r"\)\s*\)$", "", tail)
-    return text[objects + len("(:objects") : init], text[init + len("(:init") : goal], formula
-
-
-def _typed_names(section: str) -> dict[str, str]:
-    """A PDDL typed list (`a b - kind c - kind`) as name -> kind."""
-    kinds, names = {}, []
-    words = iter(section.replace(")", " ").split())
-    for word in words:
-        if word == "-":
-            kind = next(words, "")
-            kinds.update(dict.fromkeys(names, kind))
-            names = []
-        else:
-            names.append(word)
-    return kinds
-
-
-def _facts(section: str) -> dict[str, dict[tuple[str, ...], None]]:
-    """Predicate -> argument tuples, each once, in the order of the source."""
-    facts: dict[str, dict[tuple[str, ...], None]] = {predicate: {} for predicate in _ARITY}
-    for text in re.findall(r"\(([^()]*)\)", section):
-        predicate, *arguments = text.split()
-        if predicate not in _ARITY:
-            raise ValueError(f"unknown fact ({text.strip()}); known predicates: {sorted(_ARITY)}")
-        if len(arguments) != _ARITY[predicate]:
-            raise ValueError(f"fact ({text.strip()}) must have {_ARITY[predicate]} arguments")
-        facts[predicate][tuple(arguments)] = None
-    if len(facts["atlocation"]) != 1:
-        raise ValueError(f"the agent must start at one location, got {list(facts['atlocation'])}")
-    return facts
-
-
-def _pairs(facts: Iterable[tuple[str, ...]]) -> dict[str, list[str]]:
-    """First argument -> second arguments."""
-    pairs: dict[str, list[str]] = {}
-    for first, second in facts:
-        pairs.setdefault(first, []).append(second)
-    return pairs
-
-
-def _receptacles(facts: Mapping[str, Any], kinds: Mapping[str, str]) -> tuple[Receptacle, ...]:
-    types, places = _pairs(facts["receptacletype"]), _pairs(facts["receptacleatlocation"])
-    inside = {receptacle for _, receptacle in facts["inreceptacle"]}
-    odd = [r for r in {*types, *places, *inside} if len(types.get(r, ())) != 1 or len(places.get(r, ())) != 1]
-    if odd:
-        raise ValueError(f"receptacles must have one type and one location each; not so: {sorted(odd)}")
-    return tuple(
-        Receptacle(
-            id=entity,
-            type=types[entity][0].removesuffix("type"),
-            location=places[entity][0],
-            openable=(entity,) in facts["openable"],
-            opened=(entity,) in facts["opened"],
-        )
-        for entity in kinds
-        if entity in types
-    )
-
-
-def _things(facts: Mapping[str, Any], kinds: Mapping[str, str]) -> tuple[Thing, ...]:
-    """The objects that occur in a fact; those only declared cannot be met and have no name."""
-    types, inside = _pairs(facts["objecttype"]), _pairs(facts["inreceptacle"])
-    places, nested = _pairs(facts["objectatlocation"]), _pairs(facts["inreceptacleobject"])
-    abilities = _words(facts, ABILITIES)
-    flags = _words(facts, FLAGS)
-    known = {*types, *inside, *places, *nested, *abilities, *flags}
-    known.update(outer for outers in nested.values() for outer in outers)
-    undeclared = sorted(entity for entity in known if kinds.get(entity) != "object")
-    if undeclared:
-        raise ValueError(f"facts about objects that are not declared as object: {undeclared}")
-    several = sorted(entity for entity, names in types.items() if len(names) > 1)
-    if several:
-        raise ValueError(f"objects with more than one type: {several}")
-    return tuple(
-        Thing(
-            id=entity,
-            type=types.get(entity, [""])[0].removesuffix("type"),
-            receptacles=tuple(inside.get(entity, ())),
-            locations=tuple(places.get(entity, ())),
-            abilities=frozenset(abilities.get(entity, ())),
-            flags=frozenset(flags.get(entity, ())),
-            inside=tuple(nested.get(entity, ())),
-        )
-        for entity in kinds
-        if entity in known
-    )
-
-
-def _words(facts: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, list[str]]:
-    """Object -> the words of `table` whose predicate holds for it."""
-    words: dict[str, list[str]] = {}
-    for predicate, word in table.items():
-        for (entity,) in facts[predicate]:
-            words.setdefault(entity, []).append(word)
-    return words
-
-
-def _heads(formula: Formula) -> Iterator[str]:
-    if isinstance(formula[0], str):
-        yield formula[0]
-    for part in formula:
-        if isinstance(part, tuple):
-            yield from _heads(part)
 
 
 # Lists of games
@@ -413,28 +225,16 @@ def _archive_index(archive: str) -> tuple[dict[str, str], dict[str, bytes]]:
         return shared, {_member_name(archive, line): zlib.compress(line.encode(), 1) for line in lines}
 
 
-class _open_archive:
-    """Lines of an archive; a damaged or truncated file raises a ValueError that names it."""
-
-    def __init__(self, path: str | pathlib.Path) -> None:
-        if not pathlib.Path(path).is_file():
-            raise FileNotFoundError(f"no archive of ALFWorld games at {path}")
-        self._path = path
-        self._file = lzma.open(path, "rt", encoding="utf-8")
-
-    def __enter__(self) -> Iterator[str]:
-        return self._lines()
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-
-    def _lines(self) -> Iterator[str]:
+@contextlib.contextmanager
+def _open_archive(path: str | pathlib.Path) -> Iterator[Iterator[str]]:
+    """The lines of an archive; a damaged or truncated file raises a ValueError that names it."""
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"no archive of ALFWorld games at {path}")
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
         try:
-            yield from self._file
+            yield iter(lines)
         except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"archive {self._path} is truncated or damaged ({error}); copy it again"
-            ) from error
+            raise ValueError(f"archive {path} is truncated or damaged ({error}); copy it again") from error
 
 
 def _archive_json(path: str | pathlib.Path, line: str) -> dict[str, Any]:
