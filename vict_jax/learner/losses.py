@@ -12,6 +12,9 @@ appended rollout. A *rollout* is all steps of an episode, in however many sequen
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -132,9 +135,9 @@ class LossMetrics:
 
     Attributes:
       policy_loss, kl_loss: shares of the loss, already divided by their denominators.
-      tokens: trained tokens. ratio, clipped, masked, kl, behaviour_kl, surprise: sums over them of the
+      tokens: trained tokens. ratio, clipped, masked, kl, behaviour_kl, entropy: sums over them of the
         ratio, of "the clip is active", of "left out by max_sequence_ratio", of k3 against the reference
-        and against the behaviour policy, and of -log p (its mean is a one-sample estimate of entropy).
+        and against the behaviour policy, and of the entropy of the token's distribution.
       max_ratio, max_abs_log_ratio: largest of any token; these two are merged by maximum.
     """
 
@@ -146,7 +149,7 @@ class LossMetrics:
     masked: jax.Array
     kl: jax.Array
     behaviour_kl: jax.Array
-    surprise: jax.Array
+    entropy: jax.Array
     max_ratio: jax.Array
     max_abs_log_ratio: jax.Array
 
@@ -300,6 +303,7 @@ def kl_loss(
 
 def ppo_loss(
     logp: jax.Array,
+    entropy: jax.Array,
     ref_logp: jax.Array,
     advantage: jax.Array,
     batch: TokenBatch,
@@ -310,7 +314,8 @@ def ppo_loss(
     """Share of these rows in the loss of the whole batch; shares of all micro-batches add up to it.
 
     Args:
-      logp, ref_logp: f32[S, L], under the trained and the reference policy. Anything where not trained.
+      logp, entropy: f32[S, L], under the trained policy. Anything where not trained, here and below.
+      ref_logp: f32[S, L], under the reference policy.
       advantage: f32[S, L], see `gather_advantages`.
       batch: the rows, with the behaviour policy's log-probabilities.
       weights: of these rows; the denominators are those of the whole batch.
@@ -357,7 +362,7 @@ def ppo_loss(
         masked=trained(~kept).sum(),
         kl=trained(kl_estimate(logp, ref_logp, estimator="k3")).sum(),
         behaviour_kl=trained(kl_estimate(trained(batch.behaviour_logp), logp, estimator="k3")).sum(),
-        surprise=-logp.sum(),
+        entropy=trained(entropy).sum(),
         max_ratio=trained(ratio).max(),
         max_abs_log_ratio=jnp.abs(log_ratio).max(),
     )
@@ -391,11 +396,13 @@ def zero_metrics() -> LossMetrics:
     return LossMetrics(**{field.name: jnp.float32(0) for field in dataclasses.fields(LossMetrics)})
 
 
-def merge_metrics(a: LossMetrics, b: LossMetrics) -> LossMetrics:
-    """Metrics of two disjoint sets of tokens together."""
-    merged = jax.tree.map(jnp.add, a, b)
+def merge_metrics(
+    a: LossMetrics, b: LossMetrics, *, maximum: Callable[[Any, Any], Any] = jnp.maximum
+) -> LossMetrics:
+    """Metrics of two disjoint sets of tokens together; pass `maximum=np.maximum` for NumPy leaves."""
+    merged = jax.tree.map(operator.add, a, b)
     return dataclasses.replace(
         merged,
-        max_ratio=jnp.maximum(a.max_ratio, b.max_ratio),
-        max_abs_log_ratio=jnp.maximum(a.max_abs_log_ratio, b.max_abs_log_ratio),
+        max_ratio=maximum(a.max_ratio, b.max_ratio),
+        max_abs_log_ratio=maximum(a.max_abs_log_ratio, b.max_abs_log_ratio),
     )

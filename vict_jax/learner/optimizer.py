@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+
+from vict_jax.sharding import replicated
 
 SCHEDULES = ("constant", "cosine")
 
@@ -76,7 +77,7 @@ def make_schedule(options: OptimizerOptions, *, total_steps: int) -> optax.Sched
 
 
 def leaf_names(tree: Any) -> list[str]:
-    """Dotted name of every leaf of a parameter tree, in leaf order (`layers.q.kernel`)."""
+    """Dotted name of every leaf of a parameter tree, in leaf order (`layers.q`)."""
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
 
@@ -92,22 +93,30 @@ def decay_mask(params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), flags)
 
 
-def make_optimizer(options: OptimizerOptions, *, total_steps: int) -> optax.GradientTransformation:
-    """The optimizer: clip by global norm, then AdamW under the schedule."""
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """A gradient transformation, and the learning rate it uses at a step (for the log)."""
+
+    transformation: optax.GradientTransformation
+    schedule: optax.Schedule
+
+
+def make_optimizer(options: OptimizerOptions, *, total_steps: int) -> Optimizer:
+    """Clip by global norm, then AdamW under the schedule; `total_steps` is where a cosine ends."""
+    schedule = make_schedule(options, total_steps=total_steps)
     adamw = optax.adamw(
-        make_schedule(options, total_steps=total_steps),
+        schedule,
         b1=options.b1,
         b2=options.b2,
         eps=options.eps,
         weight_decay=options.weight_decay,
         mask=decay_mask,
     )
-    if not options.clip_norm:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(options.clip_norm), adamw)
+    clip = optax.clip_by_global_norm(options.clip_norm) if options.clip_norm else optax.identity()
+    return Optimizer(transformation=optax.chain(clip, adamw), schedule=schedule)
 
 
-def opt_state_shardings(optimizer: optax.GradientTransformation, params: Any) -> Any:
+def opt_state_shardings(transformation: optax.GradientTransformation, params: Any) -> Any:
     """Shardings of the optimizer state: moments like their parameters, everything else replicated.
 
     Args:
@@ -115,19 +124,19 @@ def opt_state_shardings(optimizer: optax.GradientTransformation, params: Any) ->
     """
     shardings = jax.tree.map(lambda p: p.sharding, params)
     mesh = jax.tree.leaves(shardings)[0].mesh
-    replicated = NamedSharding(mesh, PartitionSpec())
-    return optax.tree_utils.tree_map_params(
-        optimizer,
+    return optax.tree.map_params(
+        transformation,
         lambda _, sharding: sharding,
-        jax.eval_shape(optimizer.init, params),
+        jax.eval_shape(transformation.init, params),
         shardings,
-        transform_non_params=lambda _: replicated,
+        transform_non_params=lambda _: replicated(mesh),
     )
 
 
-def init_opt_state(optimizer: optax.GradientTransformation, params: Any) -> optax.OptState:
+def init_opt_state(transformation: optax.GradientTransformation, params: Any) -> optax.OptState:
     """Initial optimizer state, sharded as `opt_state_shardings` says.
 
     Without explicit shardings a compiled `init` returns replicated moments.
     """
-    return jax.jit(optimizer.init, out_shardings=opt_state_shardings(optimizer, params))(params)
+    shardings = opt_state_shardings(transformation, params)
+    return jax.jit(transformation.init, out_shardings=shardings)(params)

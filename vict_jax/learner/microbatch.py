@@ -1,0 +1,276 @@
+"""What the supervised and the PPO step share: the forward over token rows, and gradients in pieces.
+
+A batch of S rows lives on the device as a whole. A gradient is accumulated over micro-batches of m rows,
+picked by index, so that rows with nothing to train cost nothing and programs are compiled for [m, L]
+only. Nothing is fetched from the device between micro-batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from vict_jax.batching import to_device, to_host
+from vict_jax.learner.optimizer import Optimizer, init_opt_state, opt_state_shardings
+from vict_jax.models import decoder
+from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.types import TokenBatch, pytree
+
+# (params, micro-batch, width) -> (loss, metrics)
+LossFn = Callable[[Any, Any, int], tuple[jax.Array, Any]]
+
+
+class NonFiniteError(ArithmeticError):
+    """A NaN or an infinity came up; the message names the update and the tensor."""
+
+
+@pytree
+class LearnerState:
+    """What training changes.
+
+    Attributes:
+      params: the policy's parameters.
+      opt_state: the optimizer's state.
+      step: i32[], optimizer steps taken.
+    """
+
+    params: Any
+    opt_state: Any
+    step: jax.Array
+
+
+@pytree
+class Applied:
+    """What one optimizer step reports.
+
+    Attributes:
+      gradient_norm: f32[], global, before clipping. learning_rate: f32[].
+      finite: bool[2 * leaves], "all values finite" of each gradient, then of each new parameter.
+    """
+
+    gradient_norm: jax.Array
+    learning_rate: jax.Array
+    finite: jax.Array
+
+
+def row_logp(
+    graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, *, width: int, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability and entropy of the trained tokens of a batch of rows.
+
+    The output head runs on the trained tokens only, which in windowed rows are a small share.
+
+    Args:
+      batch: [m, L]; the token at `l` is predicted from the hidden state at `l - 1`.
+      width: at least the largest number of trained tokens of a row.
+      temperature: of the distribution that the tokens were sampled from.
+
+    Returns:
+      logp, entropy: f32[m, L], 0 where nothing is trained.
+    """
+    hidden, _ = decoder.apply(graphdef, params, batch.ids, batch.segment, batch.position)
+    # Trained tokens first, in order; a fixed number of them.
+    at = jnp.argsort(~batch.loss_mask, axis=1, stable=True)[:, :width]
+    trained = jnp.take_along_axis(batch.loss_mask, at, axis=1)
+    before = jnp.maximum(at - 1, 0)
+    hidden = jnp.take_along_axis(hidden, before[..., None], axis=1)
+    targets = jnp.take_along_axis(batch.ids, at, axis=1)
+    values = decoder.token_logp_entropy(graphdef, params, hidden, targets, temperature)
+    rows = jnp.arange(at.shape[0])[:, None]
+    logp, entropy = (
+        jnp.zeros(batch.ids.shape, jnp.float32).at[rows, at].set(jnp.where(trained, value, 0.0))
+        for value in values
+    )
+    return logp, entropy
+
+
+@functools.partial(jax.jit, static_argnames=("mesh",))
+def take_rows(tree: Any, rows: jax.Array, *, mesh: Mesh) -> Any:
+    """Rows `rows` (i32[m]) of every array of the tree; an index beyond the end gives a row of zeros.
+
+    Scalars stay as they are. The result is sharded along rows.
+    """
+
+    def take(x: jax.Array) -> jax.Array:
+        if x.ndim == 0:
+            return x
+        picked = jnp.take(x, rows, axis=0, mode="fill", fill_value=0)
+        return jax.lax.with_sharding_constraint(picked, batch_sharding(mesh))
+
+    return jax.tree.map(take, tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """What the host has to know about a batch to cut it up.
+
+    Attributes:
+      members: bool[S, R], the row has a trained token of the rollout.
+      width: the compiled number of trained tokens a row, see `row_logp`.
+    """
+
+    members: np.ndarray
+    width: int
+
+    def rows_of(self, rollouts: np.ndarray) -> np.ndarray:
+        """Rows with something to train for any of these rollout indices."""
+        return np.flatnonzero(np.logical_or.reduce(self.members[:, rollouts], axis=1))
+
+
+@functools.partial(jax.jit, static_argnames=("num_rollouts",))
+def _summarise_rows(batch: TokenBatch, *, num_rollouts: int) -> tuple[jax.Array, jax.Array]:
+    rows = jnp.arange(batch.ids.shape[0])[:, None]
+    members = jnp.zeros((batch.ids.shape[0], num_rollouts), bool).at[rows, batch.rollout].max(batch.loss_mask)
+    return members, batch.loss_mask.sum(axis=1).max()
+
+
+def plan_rows(batch: TokenBatch, *, num_rollouts: int, mesh: Mesh) -> RowPlan:
+    """Summarise a batch [S, L] for the host (one fetch).
+
+    Raises:
+      ValueError: nothing in the batch is trained.
+    """
+    summary = _summarise_rows(batch, num_rollouts=num_rollouts)
+    members, most = to_host(jax.device_put(summary, replicated(mesh)))
+    if most == 0:
+        raise ValueError("the token batch has no trained token")
+    # A power of two, so that few widths are ever compiled.
+    width = min(batch.ids.shape[1], max(32, 1 << int(most - 1).bit_length()))
+    return RowPlan(members=members, width=width)
+
+
+def micro_rows(rows: np.ndarray, *, size: int, total: int, mesh: Mesh) -> Iterator[jax.Array]:
+    """Cut row indices into device arrays i32[size]; the last is filled up with `total`, which is no row."""
+    for start in range(0, len(rows), size):
+        chunk = np.full(size, total, np.int32)
+        part = rows[start : start + size]
+        chunk[: len(part)] = part
+        yield to_device(chunk, replicated(mesh))
+
+
+def check_micro_size(size: int, mesh: Mesh) -> None:
+    """Raise ValueError unless micro-batches of `size` rows divide over the batch axes of the mesh."""
+    parts = mesh.size // batch_sharding(mesh).shard_shape((mesh.size,))[0]
+    if size % parts:
+        raise ValueError(f"micro_rows={size} must be a multiple of the {parts} parts of the batch axes")
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientSteps:
+    """Compiled functions around one loss.
+
+    Attributes:
+      zeros: () -> gradients of 0.
+      accumulate: (params, gradients, metrics, micro, width) -> (gradients, metrics); donates both.
+      apply: (state, gradients) -> (state, Applied); donates both.
+    """
+
+    zeros: Callable[[], Any]
+    accumulate: Callable[[Any, Any, Any, Any, int], tuple[Any, Any]]
+    apply: Callable[[LearnerState, Any], tuple[LearnerState, Applied]]
+
+
+def compile_steps(
+    loss_fn: LossFn, merge: Callable[[Any, Any], Any], params: Any, optimizer: Optimizer
+) -> GradientSteps:
+    """Compile gradient accumulation and the optimizer step for parameters sharded like `params`.
+
+    Args:
+      loss_fn: its loss is the micro-batch's share in the loss of the whole batch.
+      merge: adds the metrics of two micro-batches.
+      params: arrays that carry `NamedSharding`s.
+    """
+    shardings = jax.tree.map(lambda p: p.sharding, params)
+    shapes = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
+    scalar = replicated(jax.tree.leaves(shardings)[0].mesh)
+    state_shardings: Any = LearnerState(
+        params=shardings,
+        opt_state=opt_state_shardings(optimizer.transformation, params),
+        step=scalar,  # type: ignore[arg-type]
+    )
+
+    @functools.partial(jax.jit, out_shardings=shardings)
+    def zeros() -> Any:
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    @functools.partial(jax.jit, static_argnums=4, donate_argnums=(1, 2), out_shardings=(shardings, scalar))
+    def accumulate(params: Any, gradients: Any, metrics: Any, micro: Any, width: int) -> tuple[Any, Any]:
+        (_, more), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params, micro, width)
+        return jax.tree.map(jnp.add, gradients, gradient), merge(metrics, more)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=(state_shardings, scalar))
+    def apply(state: LearnerState, gradients: Any) -> tuple[LearnerState, Applied]:
+        updates, opt_state = optimizer.transformation.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        leaves = jax.tree.leaves(gradients) + jax.tree.leaves(params)
+        applied = Applied(
+            gradient_norm=optax.tree.norm(gradients),
+            learning_rate=jnp.asarray(optimizer.schedule(state.step), jnp.float32),
+            finite=jnp.stack([jnp.isfinite(x).all() for x in leaves]),
+        )
+        return LearnerState(params=params, opt_state=opt_state, step=state.step + 1), applied
+
+    return GradientSteps(zeros=zeros, accumulate=accumulate, apply=apply)
+
+
+def step_over_rows(
+    steps: GradientSteps,
+    state: LearnerState,
+    rows: Any,
+    index: np.ndarray,
+    metrics: Any,
+    *,
+    plan: RowPlan,
+    size: int,
+    mesh: Mesh,
+) -> tuple[LearnerState, tuple[Any, Applied]]:
+    """One optimizer step on rows `index` of the tree `rows`, in micro-batches of `size` rows.
+
+    `state` and `metrics` (the zero to start from) are donated. Waits for nothing on the device.
+    """
+    gradients = steps.zeros()
+    for part in micro_rows(index, size=size, total=len(plan.members), mesh=mesh):
+        micro = take_rows(rows, part, mesh=mesh)
+        gradients, metrics = steps.accumulate(state.params, gradients, metrics, micro, plan.width)
+    state, applied = steps.apply(state, gradients)
+    return state, (metrics, applied)
+
+
+def init_state(params: Any, optimizer: Optimizer) -> LearnerState:
+    """State before the first step. `params` is taken over, not copied, and must not be used afterwards."""
+    scalar = replicated(jax.tree.leaves(params)[0].sharding.mesh)
+    return LearnerState(
+        params=params,
+        opt_state=init_opt_state(optimizer.transformation, params),
+        step=to_device(np.int32(0), scalar),
+    )
+
+
+def check_finite(
+    loss: Sequence[float], applied: Sequence[Applied], names: Sequence[str], *, update: int
+) -> None:
+    """Raise NonFiniteError at the first optimizer step with a value that is not finite.
+
+    Args:
+      loss, applied: of each optimizer step, on the host.
+      names: of the parameters, see `leaf_names`.
+      update: number for the message.
+    """
+    tensors = ["loss", *(f"gradient of {name}" for name in names), *(f"parameter {name}" for name in names)]
+    for index, (value, step) in enumerate(zip(loss, applied, strict=True)):
+        flags = [bool(np.isfinite(value)), *step.finite.tolist()]
+        bad = [name for name, finite in zip(tensors, flags, strict=True) if not finite]
+        if bad:
+            more = f" (and {len(bad) - 1} more tensors)" if len(bad) > 1 else ""
+            where = f"update {update}, optimizer step {index + 1} of {len(applied)}"
+            # A NaN loss makes every gradient NaN; a gradient says more than the loss does, so both are named.
+            raise NonFiniteError(f"{where}: {' and '.join(bad[:2])} not finite{more}")
