@@ -10,6 +10,7 @@ the whole state.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import itertools
 import json
@@ -55,12 +56,14 @@ class Comparison:
       game: the game's id.
       steps: how many states were compared.
       wins: how many of the plays ended in a win (1 for a game with a valid walkthrough).
+      verbs: first words of the accepted commands, with their number.
       difference: the first difference, if there is one.
     """
 
     game: str
     steps: int
     wins: int
+    verbs: Mapping[str, int]
     difference: Difference | None
 
 
@@ -77,31 +80,39 @@ def compare_game(data: Mapping[str, Any], name: str, original: Any, *, walk: int
     game = parse_game(data, name)
     native = NativeEngine()
     steps = wins = 0
+    verbs: collections.Counter[str] = collections.Counter()
+    difference = None
     for commands in (game.walkthrough, _random_walk(native, random.Random(f"{seed} {name}"), walk)):
         texts = native.start(game), original.start_data(data, game)
         played, difference = compare_play(native, original, texts, commands)
-        steps += played
+        steps += len(played) + 1
+        verbs.update(command.split()[0] for command, accepted in played if accepted)
         wins += native.won()
         if difference is not None:
-            return Comparison(name, steps, wins, difference)
-    return Comparison(name, steps, wins, None)
+            break
+    return Comparison(name, steps, wins, verbs, difference)
 
 
 def compare_play(
     native: Engine, original: Engine, texts: tuple[str, str], commands: Iterable[str]
-) -> tuple[int, Difference | None]:
-    """Play `commands` on two started engines; the number of compared states and the first difference."""
-    played: list[str] = []
+) -> tuple[list[tuple[str, bool]], Difference | None]:
+    """Play `commands` on two engines whose first texts are given.
+
+    Returns:
+      The played commands and whether the native engine accepted them, and the first difference.
+    """
+    played: list[tuple[str, bool]] = []
     answers: tuple[Any, Any] = texts
     for command in itertools.chain(commands, [None]):
         views = zip(_view(native, answers[0]), _view(original, answers[1]), strict=True)
         for (what, ours), (_, theirs) in views:
             if ours != theirs:
-                return len(played) + 1, Difference(native.game.id, tuple(played), what, ours, theirs)
+                history = tuple(command for command, _ in played)
+                return played, Difference(native.game.id, history, what, ours, theirs)
         if command is not None:
             answers = native.step(command), original.step(command)
-            played.append(command)
-    return len(played) + 1, None
+            played.append((command, answers[0][1]))
+    return played, None
 
 
 def _view(engine: Engine, answer: Any) -> Iterator[tuple[str, Any]]:
@@ -112,15 +123,15 @@ def _view(engine: Engine, answer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _random_walk(engine: NativeEngine, rng: random.Random, steps: int) -> Iterator[str]:
-    """Random commands: mostly those that change more than the place, some inadmissible ones."""
+    """Random commands: half of them by a random verb first, so that rare verbs come up; some inadmissible."""
     for _ in range(steps):
         admissible = engine.admissible()
-        here = [command for command in admissible if not command.startswith("go to")]
         draw = rng.random()
         if draw < 0.1:
             yield rng.choice(_INADMISSIBLE)
-        elif draw < 0.55:
-            yield rng.choice(here)
+        elif draw < 0.6:
+            verb = rng.choice(sorted({command.split()[0] for command in admissible}))
+            yield rng.choice([command for command in admissible if command.split()[0] == verb])
         else:
             yield rng.choice(admissible)
 
@@ -181,6 +192,7 @@ def summary(results: Sequence[Comparison]) -> dict[str, Any]:
         "agreeing": len(results) - len(differences),
         "won": sum(result.wins > 0 for result in results),
         "states": sum(result.steps for result in results),
+        "verbs": dict(sum((collections.Counter(result.verbs) for result in results), collections.Counter())),
         "differences": differences,
     }
 
@@ -212,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.write_text(json.dumps(report, indent=1, default=sorted) + "\n", encoding="utf-8")
     print(
         f"{report['agreeing']} of {report['games']} games agree "
-        f"({report['states']} states, {report['won']} games won)"
+        f"({report['states']} states, {report['won']} games won); accepted commands: {report['verbs']}"
     )
     for difference in report["differences"][:5]:
         print(json.dumps(difference, indent=1, default=sorted))
