@@ -150,7 +150,9 @@ class VerifierRecord:
         for atom in self.atoms:
             missing = set(atom.variables) - known
             if missing:
-                raise ValueError(f"atom {atom.id!r} reads unknown variables {sorted(missing)}; known: {sorted(known)}")
+                raise ValueError(
+                    f"atom {atom.id!r} reads unknown variables {sorted(missing)}; known: {sorted(known)}"
+                )
 
 
 def stable_hash(text: str) -> int:
@@ -228,6 +230,11 @@ class Array(Protocol):
 Aggregate = Callable[[Any, Mapping[str, Any]], Any]
 
 
+def no_mutations(options: Any, task: Task) -> Mapping[str, Sequence[str]]:
+    """`Domain.mutations` of a domain that has none of its own."""
+    return {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Domain:
     """An environment family as the rest of the project sees it.
@@ -243,6 +250,8 @@ class Domain:
       max_atoms, max_variables: upper bounds, the padded sizes.
       max_steps: options -> the step cap.
       corpus: options -> texts that a tokenizer for this environment should be trained on.
+      mutations: (options, task) -> name -> actions of a rollout that departs from a solution in one thing
+        that the verifier has to notice; `envs.conformance` plays them.
     """
 
     name: str
@@ -255,3 +264,4 @@ class Domain:
     max_variables: int
     max_steps: Callable[[Any], int]
     corpus: Callable[[Any], Sequence[str]]
+    mutations: Callable[[Any, Task], Mapping[str, Sequence[str]]] = no_mutations

@@ -390,6 +390,6 @@ def _literals(formula: Formula) -> Iterator[tuple[str, ...]]:
     elif operator == "exists":
         yield from _literals(rest[-1])  # type: ignore[arg-type]
     elif operator == "not":
-        yield ("not", *rest[0])  # type: ignore[misc]
+        yield ("not", *rest[0])
     else:
-        yield formula
+        yield formula  # type: ignore[misc]
