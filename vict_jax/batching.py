@@ -145,7 +145,8 @@ def _pad(array: np.ndarray, shape: tuple[int, ...], *, repeat_last: bool = False
     """Pad at the end of every axis with 0, or along the first with its last entry."""
     if repeat_last:
         array = np.concatenate([array, np.repeat(array[-1:], shape[0] - len(array), axis=0)])
-    return np.pad(array, [(0, size - have) for size, have in zip(shape, array.shape, strict=True)])
+    pads = [(0, size - have) for size, have in zip(shape, array.shape, strict=True)]
+    return np.pad(array, pads) if pads else array
 
 
 def _group_record(group: Sequence[Rollout], domain: Domain) -> VerifierRecord | None:
