@@ -1,0 +1,217 @@
+"""The book-keeping of one rollout while it is played, and what remains of it afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from envs.base import Observation, StepResult, Task, VerifierRecord
+from envs.worker import Fault, FaultKind
+from vict_jax.batching import EndReason, Rollout
+from vict_jax.rollout.context import Context
+from vict_jax.rollout.options import RolloutOptions
+from vict_jax.rollout.parser import ParsedReply
+
+# The score of a solved task; scores are in [0, 1].
+FULL_SCORE = 1.0
+
+_FAULT_END = {FaultKind.ERROR: EndReason.ENV_ERROR, FaultKind.TIMEOUT: EndReason.ENV_TIMEOUT}
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """What is known about one rollout of T actions beside the `Rollout` itself.
+
+    Attributes:
+      truncated: bool[T], the reply was cut off at `max_new_tokens` (kept and trained as it is).
+      unparsed: bool[T], the reply had no action.
+      reasons: T texts, why not; "" where it had one.
+      penalty: `format_penalty` times the number of unparsed replies. Not part of the score.
+      shortened: steps whose prompt left out history to fit.
+      prompt_tokens: tokens fed to the model. sampled_tokens: tokens it returned.
+      fault: the message of the environment's failure, "" if there was none.
+    """
+
+    truncated: np.ndarray
+    unparsed: np.ndarray
+    reasons: tuple[str, ...]
+    penalty: float
+    shortened: int
+    prompt_tokens: int
+    sampled_tokens: int
+    fault: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Sums over a collection. `inadmissible`: parsed, but refused by the environment.
+
+    `compiled`: programs (batch, prompt and cache sizes) that the sampler has used so far.
+    """
+
+    rollouts: int
+    steps: int
+    env_errors: int
+    env_timeouts: int
+    context_ends: int
+    truncated: int
+    unparsed: int
+    inadmissible: int
+    shortened: int
+    prompt_tokens: int
+    sampled_tokens: int
+    compiled: int
+
+
+@dataclasses.dataclass
+class Episode:
+    """A rollout in the making.
+
+    Attributes:
+      index: its place in the whole collection. slot: its place in the pool.
+      context: its prompts and replies.
+      observations: so far; one more than `actions`, except after a fault.
+      actions: what each reply said to do, or its text where it said nothing valid.
+      parsed, taken, accepted, truncated: per action, how it was read, whether the environment saw it,
+        whether it was accepted, whether the reply was cut off.
+      over: it takes no further step.
+      end: why it ended; None where the score will tell.
+      fault: the message of an environment's failure.
+    """
+
+    index: int
+    slot: int
+    task: Task
+    context: Context
+    observations: list[Observation]
+    actions: list[str] = dataclasses.field(default_factory=list)
+    parsed: list[ParsedReply] = dataclasses.field(default_factory=list)
+    taken: list[bool] = dataclasses.field(default_factory=list)
+    accepted: list[bool] = dataclasses.field(default_factory=list)
+    truncated: list[bool] = dataclasses.field(default_factory=list)
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    over: bool = False
+    end: EndReason | None = None
+    fault: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its environment failed."""
+        return self.end in _FAULT_END.values()
+
+    def lose(self, fault: Fault) -> None:
+        """End it because its environment failed."""
+        self.over, self.end, self.fault = True, _FAULT_END[fault.kind], fault.message
+
+    def reply(self, action: str, parsed: ParsedReply, *, truncated: bool, tokens: tuple[int, int]) -> None:
+        """Take down a reply; `tokens` are those of its prompt and its own."""
+        self.actions.append(action)
+        self.parsed.append(parsed)
+        self.truncated.append(truncated)
+        self.prompt_tokens += tokens[0]
+        self.sampled_tokens += tokens[1]
+
+    def observe(self, result: StepResult | Fault, *, taken: bool, max_steps: int) -> None:
+        """Take down the answer to the last action, and end if that was the last."""
+        self.taken.append(taken)
+        if isinstance(result, Fault):
+            self.accepted.append(False)
+            self.lose(result)
+            return
+        self.accepted.append(bool(result.info["valid"]))
+        self.observations.append(result.observation)
+        self.over = result.done or len(self.actions) >= max_steps
+        if not self.over:
+            self.context.add_observation(result.observation)
+
+    def finish(
+        self, record: VerifierRecord | Fault | None, options: RolloutOptions, max_steps: int
+    ) -> tuple[Rollout, Marks]:
+        """The finished rollout; `record` is the pool's answer, None if it was lost before."""
+        if isinstance(record, Fault):
+            self.lose(record)
+            record = None
+        if record is not None:
+            record = spread_record(record, np.array(self.taken, bool))
+        steps = len(self.actions)
+        readable = np.array([parsed.valid for parsed in self.parsed], bool)
+        accepted = np.array(self.accepted, bool)
+        texts = [observation.text for observation in self.observations]
+        rollout = Rollout(
+            task=self.task,
+            sequences=self.context.sequences(),
+            actions=tuple(self.actions),
+            observations=tuple(texts[: steps + (record is not None)]),
+            valid=readable & accepted,
+            record=record,
+            score=record.score if record else 0.0,
+            end=self._reason(record, max_steps),
+        )
+        marks = Marks(
+            truncated=np.array(self.truncated, bool),
+            unparsed=~readable,
+            reasons=tuple(parsed.reason for parsed in self.parsed),
+            penalty=options.format_penalty * float((~readable).sum()),
+            shortened=self.context.shortened,
+            prompt_tokens=self.prompt_tokens,
+            sampled_tokens=self.sampled_tokens,
+            fault=self.fault,
+        )
+        return rollout, marks
+
+    def _reason(self, record: VerifierRecord | None, max_steps: int) -> EndReason:
+        if self.end is not None:
+            return self.end
+        if record is not None and record.score >= FULL_SCORE:
+            return EndReason.SUCCESS
+        return EndReason.STEP_CAP if len(self.actions) >= max_steps else EndReason.FAILURE
+
+
+def spread_record(record: VerifierRecord, taken: np.ndarray) -> VerifierRecord:
+    """Insert the steps that the environment did not see into its record: nothing changes in them.
+
+    Args:
+      record: of the K steps the environment saw.
+      taken: bool[T], which of the T steps they are.
+
+    Raises:
+      ValueError: the record has another number of steps than `taken` says.
+    """
+    if len(record.commits) != taken.sum():
+        raise ValueError(f"the record has {len(record.commits)} steps, but {taken.sum()} actions were taken")
+    if taken.all():
+        return record
+    state = np.concatenate([[0], np.cumsum(taken)])
+    commits = np.zeros(len(taken), bool)
+    scope = np.zeros((len(taken), len(record.atoms)), bool)
+    commits[taken], scope[taken] = record.commits, record.scope
+    return dataclasses.replace(
+        record,
+        status=record.status[state],
+        evidence=tuple(record.evidence[k] for k in state),
+        commits=commits,
+        scope=scope,
+    )
+
+
+def count(finished: Sequence[tuple[Rollout, Marks]], compiled: int) -> Counts:
+    """Sum finished rollouts up."""
+    ends = [rollout.end for rollout, _ in finished]
+    refused = [~r.valid & ~marks.unparsed for r, marks in finished if not r.lost]
+    return Counts(
+        rollouts=len(finished),
+        steps=sum(len(rollout.actions) for rollout, _ in finished),
+        env_errors=ends.count(EndReason.ENV_ERROR),
+        env_timeouts=ends.count(EndReason.ENV_TIMEOUT),
+        context_ends=ends.count(EndReason.CONTEXT),
+        truncated=sum(int(marks.truncated.sum()) for _, marks in finished),
+        unparsed=sum(int(marks.unparsed.sum()) for _, marks in finished),
+        inadmissible=sum(int(steps.sum()) for steps in refused),
+        shortened=sum(marks.shortened for _, marks in finished),
+        prompt_tokens=sum(marks.prompt_tokens for _, marks in finished),
+        sampled_tokens=sum(marks.sampled_tokens for _, marks in finished),
+        compiled=compiled,
+    )
