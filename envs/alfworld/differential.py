@@ -180,6 +180,7 @@ def compare_games(
             with context.Pool(processes) as pool:
                 for result in pool.imap_unordered(_compare_in_worker, batch):
                     results.append(result)
+                    progress.set_postfix(differ=sum(r.difference is not None for r in results), refresh=False)
                     progress.update()
     return sorted(results, key=lambda result: result.game)
 
@@ -205,12 +206,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     source.add_argument("--folder", type=pathlib.Path, help=f"folder with {GAME_FILE} files below it")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=int, help="only the first N games")
+    parser.add_argument("--shuffle", action="store_true", help="in a random order, drawn from the seed")
     parser.add_argument("--walk", type=int, default=15, help="steps of the random walk")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="the original exactly as it is, without memory")
     parser.add_argument("--json", type=pathlib.Path, help="where to write the result")
     options = parser.parse_args(arguments)
     games = _archive_games(options.archive) if options.archive else folder_games(options.folder)
+    if options.shuffle:
+        games = iter(random.Random(options.seed).sample(everything := list(games), len(everything)))
     results = compare_games(
         itertools.islice(games, options.limit),
         processes=options.processes,

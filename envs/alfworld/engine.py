@@ -89,6 +89,7 @@ class NativeEngine:
 
     def __init__(self) -> None:
         self._rules: Rules | None = None
+        self._options: dict[str, Action] | None = None
 
     @property
     def game(self) -> Game:
@@ -98,6 +99,7 @@ class NativeEngine:
     @property
     def world(self) -> World:
         """See `Engine`."""
+        _ = self._started  # raises before the first start
         return self._world
 
     @property
@@ -118,7 +120,7 @@ class NativeEngine:
         self._world = initial_world(game)
         # Pairs (object, receptacle) that were undone by a `take`: `look` tells of them.
         self._taken: set[tuple[str, str]] = set()
-        self._options: dict[str, Action] | None = None
+        self._options = None
         view = self._facing() if self._rules.at[game.agent_location] else self._room(game.receptacles)
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{view}\n\nYour task is to: {game.sentence}"
 

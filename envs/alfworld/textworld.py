@@ -181,11 +181,13 @@ def _keep_arguments() -> Iterator[None]:
 class _Memo:
     """Remembered results of four functions of the original whose results depend on their arguments only.
 
-    Translating a PDDL problem is repeated for every reset; parsing a text template, parsing a query, and
-    writing out the commands are repeated for every action of every step. While `active`, they are looked
-    up instead. A command's text depends on its template, the entities in it and where the receptacles
+    Translating a PDDL problem is repeated for every reset, and once more in each for the planner. This
+    engine never asks for a plan, so the planner gets the first translation instead of an optimised one.
+    Parsing a text template, parsing a query, and writing out the commands are repeated for every action of
+    every step. A command's text depends on its template, the entities in it and where the receptacles
     stand, which never changes within a game. Parsed templates are written to by their users, so each user
-    gets a copy. Other engines in the process are not affected.
+    gets a copy. The replacements are in force only while `active`: other engines in the process are not
+    affected.
     """
 
     def __init__(self) -> None:
@@ -193,12 +195,13 @@ class _Memo:
         grammar = textgen.ContextSensitiveGrammar
         parse_text = functools.lru_cache(maxsize=4096)(textgen._parse_and_convert)
         parse_query = functools.lru_cache(maxsize=4096)(rule.parse_conjunctive_query)
-        translate = functools.lru_cache(maxsize=2)(fast_downward.pddl2sas)
+        pddl2sas = fast_downward.pddl2sas
+        translate = functools.lru_cache(maxsize=1)(lambda domain, problem: pddl2sas(domain, problem))
         self._commands: dict[Any, str] = {}
         self._replacements = (
             (textgen, "_parse_and_convert", lambda *a, **k: copy.deepcopy(parse_text(*a, **k))),
             (rule, "parse_conjunctive_query", staticmethod(parse_query)),
-            (fast_downward, "pddl2sas", translate),
+            (fast_downward, "pddl2sas", lambda domain, problem, **_: translate(domain, problem)),
             (grammar, "derive", self._remember_commands(grammar.derive)),
         )
 
