@@ -195,7 +195,7 @@ def random_inputs(
         irreversible=rng.random((g, m)) < 0.4,
         terminal_only=rng.random((g, m)) < 0.25,
         conforming=rng.random(g) < 0.9,
-        eta=rng.choice([0.0, 0.0, 0.04], g).astype(np.float32),
+        eta=rng.choice([0.0, 0.0, 0.035], g).astype(np.float32),
         params={"weight": weight.astype(np.float32), "gate": rng.random((g, m)) < 0.3},
         step_mask=np.arange(t) < length[..., None],
         rollout_mask=(rng.random((g, n)) < 0.9) & ((rng.random((g, 1)) < 0.9) | (np.arange(n) == 0)),
@@ -300,7 +300,8 @@ def crop(output: CreditOutput, like: CreditInputs) -> CreditOutput:
     m = np.asarray(like.usable).shape[1]
     proofs = output.proofs
     if proofs is not None:
-        edge, atom = ("witness", "weight", "contribution"), ("marginal", "marginal_norm", "core", "atom_cause")
+        edge = ("witness", "weight", "contribution")
+        atom = ("marginal", "marginal_norm", "core", "atom_cause")
         fields = {name: getattr(proofs, name)[:g, :n, :t, :m] for name in edge}
         fields |= {name: getattr(proofs, name)[:g, :n, :m] for name in atom}
         proofs = Proofs(**fields, cause=proofs.cause[:g, :n])

@@ -61,20 +61,23 @@ def normalise(
 
 
 def redistribute(
-    dhat: jax.Array, weight: jax.Array, total: jax.Array, *, smoothing: float
+    dhat: jax.Array, weight: jax.Array, total: jax.Array, *, smoothing: float, eps: float
 ) -> tuple[jax.Array, jax.Array]:
     """Share each atom's dhat among the actions of one rollout along its edges (Eq. 7, 17).
 
     Args:
       dhat: f32[M]. weight: f32[T, M, R], beta. total: f32[M], sum of beta over t and r.
+      smoothing: added to `total`. eps: a sum no larger than this is what opposite contributions leave
+        over in rounding, and counts as 0.
 
     Returns:
       a_vict: f32[T].
-      contribution: f32[T, M, R], what came along each edge; sums to `a_vict`.
+      contribution: f32[T, M, R], what came along each edge; its sum is `a_vict`.
     """
     share = jnp.where(total > 0, dhat / jnp.where(total > 0, total + smoothing, 1.0), 0.0)
     contribution = share[:, None] * weight
-    return ordered_sum(jnp.sum(contribution, axis=-1).T), contribution
+    a_vict = ordered_sum(jnp.sum(contribution, axis=-1).T)
+    return jnp.where(jnp.abs(a_vict) > eps, a_vict, 0.0), contribution
 
 
 def scale_and_clip(
@@ -88,7 +91,8 @@ def scale_and_clip(
 ) -> tuple[jax.Array, jax.Array]:
     """lambda and c of the update batch, f32[] each (Eq. 9).
 
-    Statistics run over the non-zero entries on real steps; without one lambda is 0.
+    Statistics run over the non-zero entries on real steps; without one lambda is 0. Zero is what is no
+    larger than `eps`, so that a score equal to its group's mean but for rounding does not count.
 
     Args:
       advantage: f32[G, N, T], what the correction is added to.
@@ -96,7 +100,7 @@ def scale_and_clip(
     """
     size, credit = jnp.abs(advantage).ravel(), jnp.abs(a_vict).ravel()
     steps = step_mask.ravel()
-    some, credited = steps & (size > 0), steps & (credit > 0)
+    some, credited = steps & (size > eps), steps & (credit > eps)
     ratio = masked_median(size, some) / (masked_median(credit, credited) + eps)
     lambda_ = jnp.where(jnp.any(credited), gamma_lambda * ratio, 0.0)
     return lambda_, masked_quantile(size, some, clip_quantile)

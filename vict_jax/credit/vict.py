@@ -178,7 +178,7 @@ def _trace_group(
         out_axes=(1, 0),
     )(trace.marginal, supported)
     a_vict, contribution = jax.vmap(  # Eq. 7, 17
-        lambda *rollout: redistribute(*rollout, smoothing=options.smoothing)
+        lambda *rollout: redistribute(*rollout, smoothing=options.smoothing, eps=options.eps)
     )(dhat, trace.weight, trace.total)
     atom_cause = atom_causes(
         trace.cause,
