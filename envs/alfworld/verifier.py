@@ -5,7 +5,7 @@ instance that is shows only at the end, so a rollout is kept as `Snapshot`s of t
 may become it, and `record` binds the one that got furthest: all atoms then speak of that instance,
 from the first step to the last.
 
-    found        the object came into view: listed, held, or in reach (its commands are admissible)
+    found        the object came into view: listed, held, or in reach (open before the agent)
     acquired     it was taken once, or is already where the goal wants it
     cleaned, heated, cooled
     placed       it is in a receptacle of the target type (pick two: both in the same one), transformed
@@ -192,7 +192,7 @@ def observe(spec: Spec, world: World, past: Sequence[Snapshot]) -> Snapshot:
         before = past[-1][id_] if past else None
         inside = frozenset(r for r, contents in world.contents.items() if id_ in contents)
         held, flags = id_ in world.holding, frozenset(world.flags.get(id_, ()))
-        # A lamp can be used, and an object taken, before anything has listed it: both are then in reach.
+        # Before any text lists it, a lamp can be used and an object taken: it is then in reach.
         in_reach = bool(inside & (here if id_ in spec.lamps else uncovered))
         touched = held or (before is not None and flags != before.flags)
         snapshot[id_] = Moment(
@@ -357,9 +357,7 @@ def _atom(name: str, requires: tuple[str, ...], suffix: str = "", extra: tuple[s
         variables=tuple(variable + suffix for variable in variables + extra),
         requires=tuple(required + suffix for required in requires),
         role=ScoreRole.SCORED if literals else ScoreRole.SUPPORT,
-        source=f"goal of the game file: {literals}"
-        if literals
-        else "precondition in the domain of the game file",
+        source=f"goal of the game: {literals}" if literals else "preconditions in the game's domain",
     )
 
 
