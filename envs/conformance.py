@@ -95,8 +95,13 @@ class Report:
         return bool(self.rollouts) and all(r.agrees and not r.faults for r in self.rollouts)
 
     def masked_families(self) -> tuple[str, ...]:
-        """Families that explain every mismatch they could; the rest reconstructs without them."""
-        return tuple(sorted({family for r in self.rollouts for family in r.blamed}))
+        """Families that alone explain some mismatch; without them the rest reconstructs."""
+        return tuple(sorted({r.blamed[0] for r in self.rollouts if len(r.blamed) == 1}))
+
+    @property
+    def aggregator_fails(self) -> bool:
+        """Some mismatch is explained by no family or by several alike: nothing may be corrected."""
+        return any(not r.agrees and len(r.blamed) != 1 for r in self.rollouts)
 
     def to_json(self) -> dict[str, Any]:
         """The figures and every rollout that fails, as plain JSON types."""
@@ -111,6 +116,7 @@ class Report:
                 for type_ in types
             },
             "masked_families": list(self.masked_families()),
+            "aggregator_fails": self.aggregator_fails,
             "failures": [dataclasses.asdict(r) for r in self.rollouts if not r.agrees or r.faults],
         }
 

@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{args.env} {split}: {len(tasks)} tasks\n{report.table()}")
         for name, count in conformance.failures_by_name(report).items():
             print(f"FAILED {count:6} {name}")
-        print(f"masked families: {', '.join(report.masked_families()) or 'none'}\n")
+        print(f"families to mask: {', '.join(report.masked_families()) or 'none'}")
+        print(f"aggregator: {'FAILS' if report.aggregator_fails else 'conforms'}\n")
     if args.json is not None:
         args.json.write_text(
             json.dumps({split: r.to_json() for split, r in reports.items()}, indent=1) + "\n"

@@ -87,7 +87,9 @@ def test_forgetting_the_same_object_is_caught():
     assert "mutated other instance transformed" in conformance.failures_by_name(report)
     wrong = [r for r in report.rollouts if not r.agrees]
     assert all((r.rebuilt, r.score) == (1.0, 0.0) for r in wrong)
-    assert set(report.masked_families()) == {"heated", "placed"}
+    assert {family for r in wrong for family in r.blamed} == {"heated", "placed"}
+    assert report.aggregator_fails, "two families explain it alike, so neither can be masked"
+    assert report.masked_families() == ()
 
 
 def test_forgetting_the_heat_is_caught():
@@ -201,6 +203,11 @@ def test_family_to_blame():
     task = domain.tasks(AlfworldOptions(), "train")[0]
     rollout = conformance.judge(DOMAIN, record, task, "expert")
     assert (rollout.agrees, rollout.blamed) == (False, ("a",))
+    report = conformance.Report("planted", (rollout,))
+    assert (report.masked_families(), report.aggregator_fails) == (("a",), False)
+    both = _record(status=np.full((3, 2), Status.UNSATISFIED, np.int8))
+    rollout = conformance.judge(DOMAIN, both, task, "expert")
+    assert conformance.Report("planted", (rollout,)).aggregator_fails
 
 
 def test_a_domain_without_mutations():
