@@ -91,15 +91,16 @@ class RoomOptions:
     text_version: TextVersion = TextVersion.MOVE
 
     def __post_init__(self) -> None:
-        for name, least in (("receptacles", 5), ("things", 3)):
-            low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+        sizes = {
+            "receptacles": (5, self.min_receptacles, self.max_receptacles),
+            "things": (3, self.min_things, self.max_things),
+        }
+        for name, (least, low, high) in sizes.items():
             if not least <= low <= high:
                 raise ValueError(f"min_{name}={low}, max_{name}={high}: need {least} <= min <= max")
-        for name in ("layouts", "unseen_layouts"):
-            if getattr(self, name) < 4:
-                raise ValueError(
-                    f"{name}={getattr(self, name)}: need at least 4 layouts of each kind of room"
-                )
+        for name, count in {"layouts": self.layouts, "unseen_layouts": self.unseen_layouts}.items():
+            if count < 4:
+                raise ValueError(f"{name}={count}: need at least 4 layouts of each kind of room")
 
 
 @dataclasses.dataclass(frozen=True)
