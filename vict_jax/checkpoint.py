@@ -184,7 +184,9 @@ def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
 def _read_arrays(path: pathlib.Path, abstract_tree: Any) -> Any:
     named = _named_leaves(abstract_tree)
     loaded = ocp.load(path, named)
-    return jax.tree.unflatten(jax.tree.structure(abstract_tree), [loaded[name] for name in named])
+    # PRNG keys come back under the sharding of their raw words, one axis more; the others stay as they are.
+    leaves = [jax.device_put(loaded[name], leaf.sharding) for name, leaf in named.items()]
+    return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)
 
 
 def _describe(leaf: Any) -> list[Any]:

@@ -171,7 +171,7 @@ class GradientSteps:
     Attributes:
       zeros: () -> gradients of 0.
       accumulate: (params, gradients, metrics, micro, width) -> (gradients, metrics); donates both.
-      apply: (state, gradients) -> (state, Applied); donates both.
+      apply: (state, gradients) -> (state, Applied); donates the state.
     """
 
     zeros: Callable[[], Any]
@@ -207,7 +207,7 @@ def compile_steps(
         (_, more), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params, micro, width)
         return jax.tree.map(jnp.add, gradients, gradient), merge(metrics, more)
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=(state_shardings, scalar))
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(state_shardings, scalar))
     def apply(state: LearnerState, gradients: Any) -> tuple[LearnerState, Applied]:
         updates, opt_state = optimizer.transformation.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
