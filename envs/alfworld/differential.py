@@ -82,7 +82,7 @@ def compare_game(data: Mapping[str, Any], name: str, original: Any, *, walk: int
     steps = wins = 0
     verbs: collections.Counter[str] = collections.Counter()
     difference = None
-    for commands in (game.walkthrough, _random_walk(native, random.Random(f"{seed} {name}"), walk)):
+    for commands in (game.walkthrough, random_walk(native, random.Random(f"{seed} {name}"), walk)):
         texts = native.start(game), original.start_data(data, game)
         played, difference = compare_play(native, original, texts, commands)
         steps += len(played) + 1
@@ -122,7 +122,7 @@ def _view(engine: Engine, answer: Any) -> Iterator[tuple[str, Any]]:
     yield "world", dataclasses.asdict(engine.world)
 
 
-def _random_walk(engine: NativeEngine, rng: random.Random, steps: int) -> Iterator[str]:
+def random_walk(engine: NativeEngine, rng: random.Random, steps: int) -> Iterator[str]:
     """Random commands: half of them by a random verb first, so that rare verbs come up; some inadmissible."""
     for _ in range(steps):
         admissible = engine.admissible()

@@ -55,8 +55,8 @@ def load_game(source: str | pathlib.Path) -> Game:
       FileNotFoundError: there is no such file.
       ValueError: it is not a complete ALFWorld game; the message names the file and the fault.
     """
-    archive, separator, member = str(source).rpartition("#")
-    if separator:
+    archive, _, member = str(source).rpartition("#")
+    if archive.endswith(".xz"):
         return parse_game(_archive_member(archive, member), game_id(pathlib.PurePosixPath(member)))
     path = pathlib.Path(source)
     path = path / GAME_FILE if path.is_dir() else path

@@ -71,6 +71,11 @@ class TextWorldEngine:
             self._memo.forget_game()
         with self._scope(), _keep_arguments():
             self._env.load(dict(data))
+        return self.restart()
+
+    def restart(self) -> str:
+        """Start the same game again, without loading it."""
+        with self._scope(), _keep_arguments():
             self._state = self._env.reset()
         of = {entity: info.name for entity, info in self._state["_entity_infos"].items()}
         self._names = Names(of, {name: entity for entity, name in of.items()})

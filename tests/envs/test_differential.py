@@ -13,6 +13,7 @@ import pytest
 from envs.alfworld import differential
 from envs.alfworld.engine import NativeEngine
 from envs.alfworld.game import TASK_TYPES, TextVersion
+from envs.alfworld.generate import generate_game
 from envs.alfworld.pddl import load_game, parse_game, read_game_file
 
 PARTS = 6
@@ -94,6 +95,18 @@ def test_written_games_are_the_same(games, memoised):
         assert difference is None
         assert len(played) == len(game.walkthrough)
         assert memoised.won()
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_generated_games_are_the_same(memoised, task_type):
+    for seed, split in enumerate(("train", "valid_unseen")):
+        game = generate_game(seed, task_type=task_type, split=split)
+        native = NativeEngine()
+        texts = native.start(game), memoised.start(game)
+        walk = differential.random_walk(native, random.Random(seed), 25)
+        played, difference = differential.compare_play(native, memoised, texts, walk)
+        assert difference is None
+        assert len(played) == 25
 
 
 def test_remembering_changes_nothing(games, original, memoised):

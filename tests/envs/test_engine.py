@@ -8,6 +8,7 @@ import itertools
 import json
 import lzma
 import os
+import pathlib
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import envs as benchmark
 from envs.alfworld.dialect import Dialect
 from envs.alfworld.engine import NativeEngine
 from envs.alfworld.game import TASK_TYPES, Game, Receptacle, TextVersion, Thing
@@ -370,7 +372,7 @@ def test_texts_do_not_depend_on_the_hash_seed(shared_dir):
     outputs = {
         subprocess.run(
             [sys.executable, "-c", program, str(shared_dir / "data" / "alfworld")],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
             check=True,
             capture_output=True,
             text=True,
@@ -680,6 +682,16 @@ def old_data(path, shared_dir):
         "pddl_domain": (folder / "domain_2.1.1.pddl").read_text(),
         "grammar": grammar.replace("UNKNOWN GOAL.", sentence),
     }
+
+
+def test_benchmark_measures_the_native_engine(shared_dir):
+    chosen = benchmark.choose_games(str(shared_dir / "data" / "alfworld"), 2, seed=0)
+    speed = benchmark.measure("native", chosen, steps=12, seed=0)
+    assert (speed.games, speed.steps % 24) == (2, 0)
+    assert speed.steps_per_second > 0
+    assert f"{speed.steps_per_second:.0f}" in benchmark.table([speed])
+    commands = benchmark.choose_commands(load_game(chosen[0]), 12, seed=0)
+    assert len(commands) == 12
 
 
 def test_engine_is_never_the_bottleneck(game_files):
