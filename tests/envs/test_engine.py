@@ -1,4 +1,4 @@
-"""The native household engine: texts, commands, rules, goals, the reader, and hostile input."""
+"""The native household engine: texts, commands, rules, hostile input, independence, speed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import itertools
 import json
-import lzma
 import os
 import pathlib
 import random
@@ -19,78 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import envs as benchmark
-from envs.alfworld.dialect import Dialect
 from envs.alfworld.engine import NativeEngine
-from envs.alfworld.game import TASK_TYPES, Game, Receptacle, TextVersion, Thing
-from envs.alfworld.goal import compile_goal
-from envs.alfworld.pddl import (
-    ARCHIVE_NAME,
-    SPLITS,
-    list_games,
-    load_game,
-    parse_game,
-    read_archive,
-    read_game_file,
-)
-from envs.alfworld.problem import parse_formula, parse_problem, render_formula, render_problem
+from envs.alfworld.game import TASK_TYPES, Game, Receptacle, TextVersion
+from envs.alfworld.pddl import load_game
+from envs.alfworld.problem import parse_formula
 from envs.alfworld.rules import initial_world, readable_names
-
-GOAL = """(and (exists (?r - receptacle) (exists (?o - object) (and (heatable ?o) (objectType ?o AppleType)
-    (receptacleType ?r FridgeType) (isHot ?o) (inReceptacle ?o ?r)))))"""
-
-
-def thing(name, receptacles, locations, abilities="pickupable", flags="", inside=()):
-    kind = name.split("_bar_")[0]
-    words = frozenset(abilities.split()), frozenset(flags.split())
-    return Thing(name, kind, tuple(receptacles), tuple(locations), *words, tuple(inside))
+from tests.envs.kitchen import make_kitchen, play, thing, walk
 
 
 @pytest.fixture
-def kitchen() -> Game:
-    """Five receptacles at four places (countertop and sink share one) and seven objects."""
-    receptacles = (
-        Receptacle("sink_bar_1_bar_sinkbasin", "sinkbasin", "loc_bar_2", False, False),
-        Receptacle("countertop_bar_1", "countertop", "loc_bar_2", False, False),
-        Receptacle("fridge_bar_1", "fridge", "loc_bar_1", True, False),
-        Receptacle("microwave_bar_1", "microwave", "loc_bar_3", True, True),
-        Receptacle("desk_bar_1", "desk", "loc_bar_4", False, False),
-    )
-    food = "pickupable heatable coolable cleanable sliceable"
-    things = (
-        thing("apple_bar_2", ["countertop_bar_1"], ["loc_bar_2"], food),
-        thing("apple_bar_1", ["fridge_bar_1"], ["loc_bar_1"], food, "cool"),
-        thing("knife_bar_1", ["countertop_bar_1"], ["loc_bar_2"], "pickupable cleanable"),
-        thing("mug_bar_1", ["countertop_bar_1", "microwave_bar_1"], ["loc_bar_2"], "pickupable heatable"),
-        thing("bowl_bar_1", ["desk_bar_1"], ["loc_bar_4"], "pickupable cleanable receptacle"),
-        thing("egg_bar_1", ["desk_bar_1"], ["loc_bar_4"], food, inside=["bowl_bar_1"]),
-        thing("desklamp_bar_1", ["desk_bar_1"], ["loc_bar_4"], "toggleable"),
-    )
-    fits = {
-        (r.type, t.type) for r in receptacles for t in things if (r.type, t.type) != ("sinkbasin", "knife")
-    }
-    return Game(
-        id="kitchen",
-        task_type="pick_heat_then_place_in_recep",
-        sentence="put a hot apple in fridge.",
-        text_version=TextVersion.MOVE,
-        has_help=True,
-        receptacles=receptacles,
-        things=things,
-        locations=("loc_bar_0", "loc_bar_1", "loc_bar_2", "loc_bar_3", "loc_bar_4"),
-        can_contain=frozenset(fits),
-        agent_location="loc_bar_0",
-        goal=parse_formula(GOAL),
-    )
-
-
-def play(engine, *commands):
-    """Play admissible commands; the last text."""
-    text = ""
-    for command in commands:
-        assert command in engine.admissible()
-        text, accepted = engine.step(command)
-        assert accepted
-    return text
+def kitchen():
+    return make_kitchen()
 
 
 @pytest.fixture
@@ -325,15 +263,6 @@ def test_very_long_and_blank_padded_commands(engine):
     assert engine.step("  go to desk 1\n")[1]
 
 
-def walk(engine, rng, steps):
-    """A random walk as a list of everything that was seen."""
-    seen = []
-    for _ in range(steps):
-        command = rng.choice(engine.admissible())
-        seen.append((command, engine.step(command), engine.admissible(), engine.won()))
-    return seen
-
-
 def test_same_walk_twice_and_interleaved(kitchen):
     one, two = NativeEngine(), NativeEngine()
     one.start(kitchen)
@@ -389,144 +318,7 @@ def test_engine_that_was_not_started():
         _ = NativeEngine().world
 
 
-# Goals
-
-
-def holds(formula, world, game, binding):
-    """Plain reading of a formula, one case after the other: the oracle for `compile_goal`."""
-    head, *parts = formula
-    if head in ("and", "or"):
-        return (all if head == "and" else any)([holds(part, world, game, binding) for part in parts])
-    if head == "not":
-        return not holds(parts[0], world, game, binding)
-    if head == "imply":
-        return not holds(parts[0], world, game, binding) or holds(parts[1], world, game, binding)
-    if head in ("exists", "forall"):
-        (name, _, kind), body = parts
-        domain = [t.id for t in game.things] if kind == "object" else [r.id for r in game.receptacles]
-        results = [holds(body, world, game, {**binding, name: value}) for value in domain]
-        return any(results) if head == "exists" else all(results)
-    values = [binding.get(part, part) for part in parts]
-    things = {t.id: t for t in game.things}
-    return {
-        "=": lambda a, b: a == b,
-        "objecttype": lambda o, kind: things[o].type + "type" == kind,
-        "heatable": lambda o: "heatable" in things[o].abilities,
-        "ishot": lambda o: "hot" in world.flags[o],
-        "istoggled": lambda o: "toggled" in world.flags[o],
-        "holds": lambda a, o: o in world.holding,
-        "inreceptacle": lambda o, r: o in world.contents[r],
-        "opened": lambda r: r in world.opened,
-    }[head](*values)
-
-
-def formulas(objects=(), receptacles=(), depth=3):
-    """Random closed formulas over the variables in scope."""
-    atoms = []
-    if objects:
-        o = st.sampled_from(objects)
-        atoms += [
-            st.tuples(st.just("objecttype"), o, st.sampled_from(["appletype", "mugtype", "cuptype"])),
-            st.tuples(st.sampled_from(["ishot", "heatable", "istoggled"]), o),
-            st.tuples(st.just("holds"), st.just("agent1"), o),
-            st.tuples(st.just("="), o, o),
-        ]
-    if receptacles:
-        atoms.append(st.tuples(st.just("opened"), st.sampled_from(receptacles)))
-    if objects and receptacles:
-        atoms.append(
-            st.tuples(st.just("inreceptacle"), st.sampled_from(objects), st.sampled_from(receptacles))
-        )
-    if depth == 0 and atoms:
-        return st.one_of(atoms)
-    below = depth - 1 if depth else 0
-    o, r = f"?o{len(objects)}", f"?r{len(receptacles)}"
-    quantifier = st.sampled_from(["exists", "forall"])
-    same = st.deferred(lambda: formulas(objects, receptacles, below))
-    compound = [
-        st.tuples(
-            quantifier,
-            st.just((o, "-", "object")),
-            st.deferred(lambda: formulas((*objects, o), receptacles, below)),
-        ),
-        st.tuples(
-            quantifier,
-            st.just((r, "-", "receptacle")),
-            st.deferred(lambda: formulas(objects, (*receptacles, r), below)),
-        ),
-    ]
-    if depth:
-        compound += [
-            st.tuples(st.sampled_from(["and", "or"]), same, same),
-            st.tuples(st.just("not"), same),
-            st.tuples(st.just("imply"), same, same),
-        ]
-    return st.one_of(atoms + compound)
-
-
-@settings(max_examples=300, deadline=None)
-@given(formula=formulas(), seed=st.integers(0, 20))
-def test_compiled_goal_equals_plain_reading(formula, seed, kitchen_game):
-    test = compile_goal(dataclasses.replace(kitchen_game, goal=formula))
-    engine = NativeEngine()
-    engine.start(kitchen_game)
-    walk(engine, random.Random(seed), seed)
-    assert test(engine.world) == holds(formula, engine.world, kitchen_game, {})
-
-
-@pytest.fixture(scope="module")
-def kitchen_game(request):
-    """The kitchen, for tests that run many examples."""
-    return kitchen.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    ("goal", "message"),
-    [
-        ("(flies ?o)", "unbound term"),
-        ("(exists (?o - object) (flies ?o))", "unknown predicate 'flies'"),
-        ("(exists (?o - spaceship) (holds agent1 ?o))", "unknown types"),
-        ("(exists (?o) (holds agent1 ?o))", "variables without a type"),
-        ("(not (holds agent1 a) (holds agent1 b))", "takes one part"),
-    ],
-)
-def test_goal_errors(kitchen, goal, message):
-    with pytest.raises(ValueError, match=message):
-        compile_goal(dataclasses.replace(kitchen, goal=parse_formula(goal)))
-
-
-# Reading and writing
-
-
-def test_problem_round_trip(kitchen):
-    problem = render_problem(kitchen)
-    dialect = Dialect(TextVersion.MOVE, has_help=True)
-    assert parse_problem(problem, "kitchen", kitchen.sentence, dialect, ()) == kitchen
-    assert parse_formula(render_formula(kitchen.goal)) == kitchen.goal
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("(:init", "(:start", "must have"),
-        ("(atlocation agent1 loc_bar_0)", "", "one location"),
-        ("(atlocation agent1 loc_bar_0)", "(flies agent1)", "unknown fact"),
-        ("(opened microwave_bar_1)", "(opened microwave_bar_1 desk_bar_1)", "must have 1 arguments"),
-        ("(receptacleatlocation desk_bar_1 loc_bar_4)", "", "one type and one location"),
-        ("mug_bar_1 - object", "", "not declared as object"),
-        (
-            "(objecttype mug_bar_1 mugtype)",
-            "(objecttype mug_bar_1 a) (objecttype mug_bar_1 b)",
-            "more than one type",
-        ),
-        ("(:goal", "(:goal (", "unbalanced parentheses"),
-    ],
-)
-def test_broken_problems(kitchen, before, after, message):
-    problem = render_problem(kitchen)
-    assert before in problem
-    with pytest.raises(ValueError, match=message):
-        parse_problem(problem.replace(before, after), "x", "y", Dialect(TextVersion.MOVE, has_help=True), ())
+# Real games
 
 
 @pytest.fixture(scope="session")
@@ -545,143 +337,6 @@ def test_stored_walkthroughs_win(game_files):
         assert engine.won(), path
         assert json.loads((path.parent / "traj_data.json").read_text())["task_type"] == game.task_type
     assert types == set(TASK_TYPES)
-
-
-def test_file_folder_and_archive_give_the_same_game(shared_dir, tmp_path):
-    data = shared_dir / "data" / "alfworld"
-    source = list_games(data, "valid_unseen")[3]
-    game = load_game(source.source)
-    assert load_game(os.path.dirname(source.source)) == game
-    assert source.id == game.id
-    assert source.task_type == game.task_type
-    archived = list_games(data / ARCHIVE_NAME, "valid_unseen")
-    assert len(archived) == 134
-    (same,) = [entry for entry in archived if entry.id == game.id]
-    assert load_game(same.source) == game
-    first = next(iter(read_archive(data / ARCHIVE_NAME, "valid_seen")))
-    assert first[1] == load_game(f"{data / ARCHIVE_NAME}#{first[0]}")
-
-
-def test_archive_holds_the_official_numbers(shared_dir):
-    archive = shared_dir / "data" / "alfworld" / ARCHIVE_NAME
-    counts = {split: len(list_games(archive, split)) for split in SPLITS}
-    assert counts == {"train": 3553, "valid_seen": 140, "valid_unseen": 134, "valid_train": 200}
-
-
-def test_movable_sliced_and_unsolvable_games_are_left_out(game_files, tmp_path):
-    data = read_game_file(game_files[0])
-    for task, solvable in (
-        ("pick_and_place_simple-A-None-B-1", True),
-        ("pick_and_place_simple-A-None-B-2", False),
-        ("pick_and_place_simple-ASliced-None-B-1", True),
-        ("pick_and_place_with_movable_recep-A-C-B-1", True),
-    ):
-        for name, content in (("a", {**data, "solvable": solvable}), ("b", {"solvable": solvable, **data})):
-            folder = tmp_path / "json_2.1.1" / "train" / task / f"trial_{name}"
-            folder.mkdir(parents=True)
-            (folder / "game.tw-pddl").write_text(json.dumps(content | {"solvable": solvable}))
-    ids = [source.id for source in list_games(tmp_path, "train")]
-    assert ids == [f"train/pick_and_place_simple-A-None-B-1/trial_{name}" for name in "ab"]
-
-
-def test_errors_of_lists(tmp_path):
-    with pytest.raises(ValueError, match=r"split 'test' is unknown; known: train, valid_seen"):
-        list_games(tmp_path, "test")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        list_games(tmp_path / "missing", "train")
-    with pytest.raises(FileNotFoundError, match=r"holds neither json_2\.1\.1"):
-        list_games(tmp_path, "train")
-    (tmp_path / "json_2.1.1").mkdir()
-    with pytest.raises(ValueError, match="no games of split 'train'"):
-        list_games(tmp_path, "train")
-    with pytest.raises(FileNotFoundError, match="no ALFWorld game at"):
-        load_game(tmp_path / "missing")
-
-
-def test_damaged_files_are_named(game_files, tmp_path):
-    whole = game_files[0].read_text()
-    broken = tmp_path / "game.tw-pddl"
-    broken.write_text(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"game\.tw-pddl is not valid JSON.*truncated or damaged"):
-        load_game(broken)
-    broken.write_text("[]")
-    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
-        load_game(broken)
-    broken.write_text("{}")
-    with pytest.raises(ValueError, match="key 'pddl_domain' must be a text"):
-        load_game(broken)
-    data = json.loads(whole)
-    broken.write_text(json.dumps({**data, "pddl_problem": data["pddl_problem"][:-200]}))
-    with pytest.raises(ValueError, match=r"game .*unbalanced parentheses"):
-        load_game(broken)
-
-
-def test_damaged_archives_are_named(shared_dir, tmp_path):
-    archive = shared_dir / "data" / "alfworld" / ARCHIVE_NAME
-    broken = tmp_path / ARCHIVE_NAME
-    broken.write_bytes(archive.read_bytes()[:20_000])
-    with pytest.raises(ValueError, match="is truncated or damaged"):
-        list(read_archive(broken))
-    broken.write_bytes(lzma.compress(b'{"a": 1}\n'))
-    with pytest.raises(ValueError, match=r"missing .*pddl_domain"):
-        list(read_archive(broken))
-    with pytest.raises(FileNotFoundError, match="no archive"):
-        list(read_archive(tmp_path / "missing.xz"))
-    with pytest.raises(ValueError, match="has no game 'nothing'"):
-        load_game(f"{archive}#nothing")
-
-
-@pytest.mark.parametrize(
-    ("key", "before", "after", "message"),
-    [
-        ("grammar", "You move the {o.name}", "You shove the {o.name}", "neither of the known text versions"),
-        ("grammar", "move {o} to {r}", "put {o} in/on {r}", "neither of the known text versions"),
-        ("grammar", "You heat the", "You warm the", "rule heatObject.feedback"),
-        ("grammar", "slice {co} with {ko}", "cut {co} with {ko}", "text sliceobject"),
-        ("grammar", "check your current inventory", "see what you hold", "text help"),
-        (
-            "pddl_domain",
-            "(receptacleType ?r MicrowaveType)",
-            "(receptacleType ?r StoveType)",
-            "action heatobject",
-        ),
-        ("pddl_domain", "?l - location, ?r", "?l - location ?r", "action examineobject"),
-        ("pddl_domain", "(:action help", "(:action sing", "action sing"),
-        ("grammar", "Your task is to: ", "Task: ", 'no "Your task is to: ..." sentence'),
-        ("grammar", "Your task is to: ", "Your task is to: [do] ", "reserved characters"),
-    ],
-)
-def test_unknown_rules_are_refused(game_files, key, before, after, message):
-    data = read_game_file(game_files[0])
-    assert before in data[key]
-    with pytest.raises(ValueError, match=message):
-        parse_game({**data, key: data[key].replace(before, after)}, "odd")
-
-
-def test_layout_and_comments_of_the_rules_do_not_matter(game_files):
-    data = read_game_file(game_files[0])
-    domain = data["pddl_domain"].replace(" (:action Heat", "; heating\n\n\t(:action  Heat").upper()
-    assert domain.count("; HEATING") == 1
-    assert parse_game({**data, "pddl_domain": domain}, "x") == parse_game(data, "x")
-
-
-def test_old_text_version_is_recognised(game_files, shared_dir):
-    game = parse_game(old_data(game_files[0], shared_dir), "old")
-    assert game.text_version is TextVersion.PUT_IN_ON
-    assert not game.has_help
-    assert game.sentence == load_game(game_files[0]).sentence
-
-
-def old_data(path, shared_dir):
-    """A game with the domain and grammar of the old text version."""
-    folder = shared_dir / "data" / "alfworld"
-    sentence = load_game(path).sentence
-    grammar = (folder / "grammar_2.1.1_put_in_on.twl2").read_text()
-    return {
-        **read_game_file(path),
-        "pddl_domain": (folder / "domain_2.1.1.pddl").read_text(),
-        "grammar": grammar.replace("UNKNOWN GOAL.", sentence),
-    }
 
 
 def test_benchmark_measures_the_native_engine(shared_dir):
