@@ -235,6 +235,11 @@ def no_mutations(options: Any, task: Task) -> Mapping[str, Sequence[str]]:
     return {}
 
 
+def no_data(options: Any, splits: Sequence[str]) -> Mapping[str, str]:
+    """`Domain.manifest` of a domain that reads no files."""
+    return {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Domain:
     """An environment family as the rest of the project sees it.
@@ -252,6 +257,8 @@ class Domain:
       corpus: options -> texts that a tokenizer for this environment should be trained on.
       mutations: (options, task) -> name -> actions of a rollout that departs from a solution in one thing
         that the verifier has to notice; `envs.conformance` plays them.
+      manifest: (options, splits) -> name of a data file (or set of files) -> its SHA-256. A run refuses to
+        continue when it has changed.
     """
 
     name: str
@@ -265,3 +272,4 @@ class Domain:
     max_steps: Callable[[Any], int]
     corpus: Callable[[Any], Sequence[str]]
     mutations: Callable[[Any, Task], Mapping[str, Sequence[str]]] = no_mutations
+    manifest: Callable[[Any, Sequence[str]], Mapping[str, str]] = no_data

@@ -22,7 +22,7 @@ from envs.base import Domain
 from vict_jax.credit.vict import METHODS, VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
-from vict_jax.rollout.collector import RolloutOptions
+from vict_jax.rollout.options import RolloutOptions
 
 # The environments a config can name, each with the dataclass of its own options.
 ENVIRONMENTS: dict[str, tuple[Domain, type]] = {"alfworld": (ALFWORLD, AlfworldOptions)}
@@ -67,6 +67,7 @@ class WarmStartOptions:
     tasks: int = 256
     epochs: int = 4
     rows_per_batch: int = 16
+    micro_rows: int = 8
     learning_rate: float = 1e-3
     warmup_steps: int = 20
 

@@ -148,15 +148,13 @@ class MetricsWriter:
     nothing: rows after it are dropped first.
     """
 
-    def __init__(self, run: RunDir, resume_from: int | None):
-        self.path = run.path / "metrics.jsonl"
-        kept = (
-            [] if resume_from is None else [r for r in read_metrics(run.path) if r["update"] <= resume_from]
-        )
+    def __init__(self, workdir: pathlib.Path, resume_from: int | None):
+        self.path = workdir / "metrics.jsonl"
+        kept = [] if resume_from is None else [r for r in read_metrics(workdir) if r["update"] <= resume_from]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self._file = open(self.path, "a")  # noqa: SIM115 - closed in close()
         purge = 0 if resume_from is None else resume_from + 1
-        self._events = tensorboardX.SummaryWriter(str(run.path / "events"), purge_step=purge)
+        self._events = tensorboardX.SummaryWriter(str(workdir / "events"), purge_step=purge)
 
     def write(self, kind: str, update: int, values: Mapping[str, Any]) -> None:
         """Append one row. Numbers that are not finite are written as null."""
@@ -169,6 +167,12 @@ class MetricsWriter:
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name != "update":
                     self._events.add_scalar(f"{kind}/{name}", value, update)
+
+    def sync(self) -> None:
+        """Make sure that what was written is on the disk before a checkpoint says so."""
+        with disk_full_is_clear(self.path):
+            os.fsync(self._file.fileno())
+            self._events.flush()
 
     def close(self) -> None:
         """Flush and close both outputs."""

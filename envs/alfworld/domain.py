@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import pathlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import overload
@@ -212,6 +214,27 @@ def mutations(options: AlfworldOptions, task: Task) -> Mapping[str, Sequence[str
     return game_mutations(_game(task, options))
 
 
+def manifest(options: AlfworldOptions, splits: Sequence[str]) -> Mapping[str, str]:
+    """See `Domain.manifest`: the archive, or the game files of each split together."""
+    if not options.data_dir:
+        return {}
+    found: dict[str, str] = {}
+    for split in splits:
+        sources = [game.source for game in pddl.list_games(options.data_dir, split)]
+        archives = sorted({source.partition("#")[0] for source in sources if "#" in source})
+        found |= {pathlib.Path(path).name: _sha256([path]) for path in archives}
+        if files := [source for source in sources if "#" not in source]:
+            found[f"{split}: {len(files)} game files"] = _sha256(files)
+    return found
+
+
+def _sha256(paths: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(pathlib.Path(path).read_bytes())
+    return digest.hexdigest()
+
+
 DOMAIN = Domain(
     name="alfworld",
     make=AlfworldEnv,
@@ -224,4 +247,5 @@ DOMAIN = Domain(
     max_steps=max_steps,
     corpus=corpus,
     mutations=mutations,
+    manifest=manifest,
 )

@@ -1,0 +1,409 @@
+"""The training program: warm start, then rollouts, credit, update, again and again, and a summary.
+
+One update: a group of rollouts for each of a few tasks -> padded arrays -> credit kernels -> token rows
+-> PPO. Everything is a function of the config and the update's number, so a run that is killed and
+started again continues as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+from absl import logging
+from flax import nnx
+
+from vict_jax import checkpoint, proofs, summary
+from vict_jax.batching import Rollout, credit_inputs, pack_sequences, to_device, to_host, token_rows
+from vict_jax.config import RunConfig
+from vict_jax.credit.assign import InvariantError, assign_credit
+from vict_jax.evaluate import evaluate
+from vict_jax.job import Job, new_params, open_job, update_tasks
+from vict_jax.learner.microbatch import LearnerState, init_state
+from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
+from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
+from vict_jax.learner.warm_start import compile_supervised, train_epoch
+from vict_jax.metrics import (
+    MetricsWriter,
+    RunDir,
+    RunError,
+    as_plain,
+    disk_full_is_clear,
+    read_metrics,
+    write_json,
+)
+from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
+from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.types import CreditInputs, CreditOutput
+
+
+def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
+    """Run or continue a run, and return the content of `summary.json`.
+
+    Raises:
+      RunError: the run directory, the data or the disk do not allow it; the message says what to do.
+      ValueError: an option is out of range.
+      InvariantError, NonFiniteError: a bug or a diverged run; nothing of the update is kept.
+    """
+    began = time.perf_counter()
+    with RunDir.open(workdir, as_plain(config)), open_job(config, workdir) as job:
+        print(header(job), flush=True)
+        optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
+        restored = restore(job, optimizer, workdir)
+        done = restored[0] if restored else None
+        with MetricsWriter(workdir, done) as metrics:
+            if restored is None:
+                params = warm_start(job, metrics)
+                validate(job, metrics, params, update=0)
+                state = init_state(params, optimizer)
+                save_reference(workdir, state.params)
+                save(workdir, 0, state, keep=config.train.keep_checkpoints)
+                reference, done = copy(state.params), 0
+            else:
+                done, state, reference = restored
+                proofs.drop_after(workdir, done)
+                print(f"continuing after update {done}", flush=True)
+            learner = compile_ppo(
+                job.graphdef,
+                state.params,
+                optimizer,
+                options=config.ppo,
+                temperature=config.rollout.temperature,
+                mesh=job.mesh,
+            )
+            # From here on nothing may cross between host and device unless it says so.
+            with jax.transfer_guard("disallow"):
+                for update in progress_updates(done, config.train.updates):
+                    state, row = run_update(job, learner, state, reference, update, workdir)
+                    metrics.write("train", update, row)
+                    last = update == config.train.updates
+                    if last or update % config.train.eval_every == 0:
+                        validate(job, metrics, state.params, update=update)
+                    if last or update % config.train.checkpoint_every == 0:
+                        metrics.sync()
+                        save(workdir, update, state, keep=config.train.keep_checkpoints)
+    return conclude(workdir, config, seconds=time.perf_counter() - began)
+
+
+def optimizer_steps(config: RunConfig) -> int:
+    """Optimizer steps of the whole run, the length of its schedule; at least 1."""
+    return max(1, config.train.updates * config.ppo.epochs * config.ppo.minibatches)
+
+
+def header(job: Job) -> str:
+    """What runs, in a few lines: tasks, model, estimator, loss."""
+    config = job.config
+    credit, ppo, train_ = config.credit, config.ppo, config.train
+    size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: new_params(job))))
+    dead = "apply" if ppo.kl_on_dead_groups else "do not apply"
+    return "\n".join(
+        [
+            f"environment  {job.domain.name}: {len(job.train_tasks)} training tasks, "
+            f"{len(job.eval_tasks)} of {config.eval.split}, {config.env.workers} workers",
+            f"model        {size / 1e6:.2f}M parameters, {job.model.num_layers} layers, vocabulary "
+            f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
+            f"update       {train_.groups} tasks x {train_.rollouts} rollouts, {config.rollout.context} context "
+            f"of {config.rollout.max_context} tokens",
+            f"credit       {credit.method}: base {credit.options.base}, each rollout counts once, group std with "
+            f"ddof=1; core {credit.options.core}, scale {credit.options.scale}, center {credit.options.center}",
+            f"loss         PPO clip {ppo.clip_low}/{ppo.clip_high}, {ppo.aggregation}, KL {ppo.kl_estimator} x "
+            f"{ppo.kl_coefficient} as a loss, {dead} to dead groups (a policy loss near 0 at the first "
+            "on-policy step is expected; its gradient is not 0)",
+            f"verifier     {'conforms' if job.conforming else 'DOES NOT CONFORM: corrections are 0'}; masked "
+            f"families: {', '.join(job.masked_families) or 'none'}",
+        ]
+    )
+
+
+def progress_updates(done: int, total: int) -> Iterator[int]:
+    """Numbers of the updates still to do, under a progress bar with the time left."""
+    yield from tqdm.trange(done + 1, total + 1, initial=done, total=total, desc="updates", unit="update")
+
+
+def bar(description: str) -> tuple[tqdm.tqdm, Progress]:
+    """A progress bar and the callback that moves it."""
+    shown = tqdm.tqdm(desc=description, leave=False, unit="rollout")
+
+    def move(over: int, total: int) -> None:
+        shown.total = total
+        shown.update(over - shown.n)
+
+    return shown, move
+
+
+def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
+    """Supervised start on expert episodes; deterministic, so it is simply run again after a kill."""
+    options, rollout = job.config.warm_start, job.config.rollout
+    params = new_params(job)
+    if not options.tasks or not options.epochs:
+        return params
+    if options.tasks > len(job.train_tasks):
+        raise ValueError(
+            f"warm_start.tasks={options.tasks} is above the {len(job.train_tasks)} tasks of split "
+            f"{job.config.train.split!r}"
+        )
+    shown, move = bar("expert episodes")
+    with shown:
+        episodes = demonstrations(
+            job.pool,
+            job.codec,
+            job.train_tasks[: options.tasks],
+            options=rollout,
+            max_steps=job.max_steps,
+            progress=move,
+        )
+    sequences = [(0, sequence) for episode in episodes if not episode.lost for sequence in episode.sequences]
+    rows, report = pack_sequences(sequences, row_length=rollout.max_context, row_multiple=options.micro_rows)
+    steps = options.epochs * -(-report.rows // options.rows_per_batch)
+    optimizer = make_optimizer(
+        OptimizerOptions(
+            learning_rate=options.learning_rate, warmup_steps=options.warmup_steps, schedule="cosine"
+        ),
+        total_steps=max(steps, options.warmup_steps + 1),
+    )
+    learner = compile_supervised(
+        job.graphdef, params, optimizer, micro_rows=options.micro_rows, mesh=job.mesh
+    )
+    state, batch = init_state(params, optimizer), to_device(rows, batch_sharding(job.mesh))
+    for epoch in tqdm.trange(options.epochs, desc="warm start", unit="epoch", leave=False):
+        state, row = train_epoch(
+            learner,
+            state,
+            batch,
+            rows_per_batch=options.rows_per_batch,
+            seed=job.config.seed,
+            epoch=epoch,
+        )
+        metrics.write("warm_start", 0, {"epoch": epoch, **row})
+    return state.params
+
+
+def run_update(
+    job: Job,
+    learner: PpoLearner,
+    state: LearnerState,
+    reference: nnx.State,
+    update: int,
+    workdir: pathlib.Path,
+) -> tuple[LearnerState, dict[str, Any]]:
+    """One update: rollouts, credit, proofs, PPO. Returns the new state and the row for the metrics."""
+    seconds: dict[str, float] = {}
+    played = roll_out(job, state.params, update)
+    seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
+    with stopwatch(seconds, "credit"):
+        inputs, output = credit(job, played, update)
+    with stopwatch(seconds, "log"):
+        logged = proofs.write_update(workdir, update, played.groups, inputs, output)
+    with stopwatch(seconds, "update"):
+        state, losses = learn(job, learner, state, reference, played.groups, output, update)
+    seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
+    return state, {
+        **rollout_figures(played),
+        **{name: float(value) for name, value in output.diagnostics.items()},
+        **losses,
+        **seconds,
+        "proofs": logged,
+    }
+
+
+@contextlib.contextmanager
+def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Write the seconds spent inside to `seconds["seconds/<name>"]`."""
+    began = time.perf_counter()
+    yield
+    seconds[f"seconds/{name}"] = time.perf_counter() - began
+
+
+def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
+    """The update's rollouts under the current policy."""
+    session = open_session(job.graphdef, params, job.codec, job.config.rollout, job.mesh)
+    return collect(
+        job.pool,
+        session,
+        job.codec,
+        update_tasks(job, update),
+        rollouts=job.config.train.rollouts,
+        key=fold(job.keys.rollout, update, job),
+        options=job.config.rollout,
+        max_steps=job.max_steps,
+    )
+
+
+def credit(job: Job, played: Collected, update: int) -> tuple[CreditInputs, CreditOutput]:
+    """Credit of the update's rollouts, on the host.
+
+    Raises:
+      InvariantError: a correction has no proof.
+    """
+    groups = played.groups
+    inputs = credit_inputs(
+        groups,
+        domain=job.domain,
+        max_steps=job.max_steps,
+        group_size=job.config.train.rollouts,
+        conforming=[job.conforming] * len(groups),
+        masked_families=job.masked_families,
+    )
+    output, violations = to_host(
+        assign_credit(
+            to_device(inputs, replicated(job.mesh)),
+            method=job.config.credit.method,
+            aggregate=job.domain.aggregate,
+            options=job.config.credit.options,
+        )
+    )
+    if violations:
+        raise InvariantError(
+            f"update {update}: {violations} corrections have no proof (Eq. 8). This is a bug; please report "
+            "it with the config. The run can be continued from its last checkpoint with another credit method."
+        )
+    return inputs, output
+
+
+def learn(
+    job: Job,
+    learner: PpoLearner,
+    state: LearnerState,
+    reference: nnx.State,
+    groups: list[list[Rollout]],
+    output: CreditOutput,
+    update: int,
+) -> tuple[LearnerState, dict[str, float]]:
+    """PPO on the update's tokens."""
+    ppo, size = job.config.ppo, job.config.train.rollouts
+    rows, report = token_rows(
+        groups,
+        group_size=size,
+        row_length=job.config.rollout.max_context,
+        row_multiple=ppo.micro_rows,
+        isolate_rollouts=ppo.minibatches > 1,
+    )
+    batch = to_device(rows, batch_sharding(job.mesh))
+    ref_logp = None
+    if ppo.kl_coefficient > 0:
+        ref_logp = score_batch(learner, reference, batch, num_rollouts=len(groups) * size)
+    state, losses = ppo_update(
+        learner,
+        state,
+        ref_logp,
+        batch,
+        to_device(output.advantages, replicated(job.mesh)),
+        fold(job.keys.minibatch, update, job),
+        update=update,
+    )
+    return state, {**losses, "token_rows": float(report.rows), "row_fill": report.tokens / rows.ids.size}
+
+
+def rollout_figures(played: Collected) -> dict[str, Any]:
+    """Success, length and everything countable of an update's rollouts."""
+    rollouts = [rollout for group in played.groups for rollout in group]
+    counts = dataclasses.asdict(played.counts)
+    return {
+        "success": float(np.mean([rollout.end.value == "success" for rollout in rollouts])),
+        "score": float(np.mean([rollout.score for rollout in rollouts])),
+        "steps_mean": float(np.mean([len(rollout.actions) for rollout in rollouts])),
+        **{f"count/{name}": value for name, value in counts.items()},
+    }
+
+
+@functools.partial(jax.jit, out_shardings=None)
+def _fold(key: jax.Array, number: jax.Array) -> jax.Array:
+    return jax.random.fold_in(key, number)
+
+
+def fold(key: jax.Array, number: int, job: Job) -> jax.Array:
+    """`fold_in(key, number)` with an explicit transfer of the number."""
+    return _fold(key, to_device(np.uint32(number), replicated(job.mesh)))
+
+
+def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int) -> None:
+    """Evaluate on the validation tasks and write the row."""
+    shown, move = bar(f"validation after update {update}")
+    with shown:
+        row = evaluate(
+            job.graphdef,
+            params,
+            job.codec,
+            job.pool,
+            job.eval_tasks,
+            rollout=job.config.rollout,
+            options=job.config.eval,
+            max_steps=job.max_steps,
+            key=job.keys.evaluate,
+            mesh=job.mesh,
+            progress=move,
+        )
+    metrics.write("eval", update, row)
+    tqdm.tqdm.write(
+        f"update {update:4}: {100 * row['success']:.1f} % of {row['tasks']} {job.config.eval.split} tasks"
+    )
+
+
+@jax.jit
+def copy(tree: Any) -> Any:
+    """A copy in buffers of its own: the policy's are donated to every update."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
+    """Keep the warm-started policy as the reference of the KL term."""
+    with disk_full_is_clear(workdir / "checkpoints"):
+        checkpoint.save(workdir / "checkpoints" / "reference", 0, params, {}, keep=1)
+
+
+def save(workdir: pathlib.Path, update: int, state: LearnerState, *, keep: int) -> None:
+    """Write the state after `update`."""
+    with disk_full_is_clear(workdir / "checkpoints"):
+        checkpoint.save(workdir / "checkpoints" / "state", update, state, {"update": update}, keep=keep)
+
+
+def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, LearnerState, nnx.State] | None:
+    """The last complete state and the reference, or None where a run has none yet.
+
+    Raises:
+      RunError: there are checkpoints, but none is undamaged.
+    """
+    folder = workdir / "checkpoints"
+    if not checkpoint.steps(folder / "state"):
+        return None
+    fresh = checkpoint.abstract(init_state(new_params(job), optimizer))
+    try:
+        state = checkpoint.restore(folder / "state", fresh)
+        reference = checkpoint.restore(folder / "reference", fresh.params)
+    except checkpoint.CheckpointError as error:
+        raise RunError(f"{error}. Start anew in another --workdir.") from error
+    for skipped in state.skipped:
+        logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
+    return state.step, state.tree, reference.tree
+
+
+def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:
+    """Write `summary.json` and the picture, print the table, and return the summary."""
+    rows = [row for row in read_metrics(workdir) if row["kind"] == "eval"]
+    before, after = rows[0], rows[-1]
+    content = summary.result(
+        before, after, method=config.credit.method, updates=config.train.updates, seconds=round(seconds, 1)
+    )
+    write_json(workdir / "summary.json", content)
+    columns = {
+        "warm start": {kind: tuple(pair) for kind, pair in before["per_type"].items()},
+        f"after update {after['update']}": {kind: tuple(pair) for kind, pair in after["per_type"].items()},
+    }
+    print(f"\nsuccess on {config.eval.split}\n{summary.success_table(columns)}")
+    print(
+        f"gain {content['gain_points']:+.1f} points with {config.credit.method} in {seconds / 60:.1f} minutes"
+    )
+    picture = summary.draw_curves(workdir)
+    print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/" + (", curves.png" if picture else ""))
+    if picture is None:
+        print("(no curves.png: matplotlib is not installed, `pip install vict_jax[plots]`)")
+    return content
