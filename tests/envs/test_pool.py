@@ -23,8 +23,8 @@ TASKS = DOMAIN.tasks(OPTIONS, "train")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def open_pool(workers=2, options=OPTIONS, timeout_s=0.5, domain=DOMAIN, **more):
-    return EnvPool(domain, options, workers=workers, timeout_s=timeout_s, grace_s=0.5, **more)
+def open_pool(workers=2, options=OPTIONS, timeout_s=1.0, domain=DOMAIN, **more):
+    return EnvPool(domain, options, workers=workers, timeout_s=timeout_s, grace_s=1.0, **more)
 
 
 def alive(pid):
@@ -83,7 +83,7 @@ def test_slots_are_spread_over_processes_that_import_no_jax():
 FAILURES = [
     ("raise", FaultKind.ERROR, "told to raise", 0),
     ("bad answer", FaultKind.ERROR, "cannot pickle", 0),
-    ("sleep", FaultKind.TIMEOUT, "no answer within 0.5 s", 0),
+    ("sleep", FaultKind.TIMEOUT, "no answer within 1.0 s", 0),
     ("hang", FaultKind.TIMEOUT, "worker hung", 1),
     ("die", FaultKind.ERROR, "exit status -9", 1),
     ("exit", FaultKind.ERROR, "exit status 3", 1),
@@ -204,6 +204,14 @@ def test_a_worker_that_cannot_start_says_why():
             open_pool(2, Options())
     finally:
         del sys.modules["no_such_module"]
+
+
+def test_a_close_that_fails_is_reported_and_harms_nobody(capfd):
+    with open_pool(1, ToyOptions(clumsy=True)) as pool:
+        pool.reset(dict(enumerate(TASKS[:2])))
+        assert isinstance(pool.step({0: "raise"})[0], Fault)
+        assert isinstance(pool.step({1: "next door"})[1], StepResult)
+    assert capfd.readouterr().err.count("RuntimeError: cannot close") == 2
 
 
 def test_closing_ends_the_workers():

@@ -29,12 +29,14 @@ VARIABLES = (Variable("holding"), Variable("chest"))
 
 @dataclasses.dataclass(frozen=True)
 class ToyOptions:
-    """Doors of the corridor, the step cap; resets of seed 13 raise; the first text never repeats."""
+    """Doors of the corridor and the step cap. Faults: resets of the seed 13 raise (unlucky), the first
+    text is never the same (fickle), close raises (clumsy)."""
 
     doors: int = 4
     max_steps: int = 8
     unlucky: bool = False
     fickle: bool = False
+    clumsy: bool = False
 
 
 class ToyEnv:
@@ -91,7 +93,8 @@ class ToyEnv:
         return "open chest" if self._door == self._options.doors - 1 else "next door"
 
     def close(self) -> None:
-        pass
+        if self._options.clumsy:
+            raise RuntimeError("cannot close")
 
     def _admissible(self) -> tuple[str, ...]:
         last = self._door == self._options.doors - 1

@@ -16,7 +16,7 @@ from tests.envs.toy_env import DOMAIN, ToyOptions
 from vict_jax.batching import EndReason, credit_inputs, token_rows
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig
-from vict_jax.rollout.collector import collect, demonstrations, open_session
+from vict_jax.rollout.collector import collect, demonstrations, open_session, sampling_shapes
 from vict_jax.rollout.episode import spread_record
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, format_reply
@@ -83,7 +83,7 @@ def run(
     script=random_script, options=OPTIONS, toy=TOY, workers=0, tasks=TASKS, rollouts=4, timeout_s=1.0, **more
 ):
     sampler = ScriptedSampler(script)
-    with EnvPool(DOMAIN, toy, workers=workers, timeout_s=timeout_s, grace_s=0.5) as pool:
+    with EnvPool(DOMAIN, toy, workers=workers, timeout_s=timeout_s, grace_s=1.0) as pool:
         result = collect(
             pool,
             sampler,
@@ -238,7 +238,7 @@ def test_a_failing_environment_loses_its_rollout_only(action, end):
     def script(text, key):
         return action if tuple(key.tolist()) == victim else random_script(text, key)
 
-    result, _ = run(script, workers=2, timeout_s=0.4)
+    result, _ = run(script, workers=2)
     lost = [i for i, rollout in enumerate(flat(result.groups)) if rollout.lost]
     assert len(lost) == 1
     rollout, marks = flat(result.groups)[lost[0]], flat(result.marks)[lost[0]]
@@ -359,6 +359,15 @@ def test_spread_record():
         spread_record(record, np.array([True, False]))
 
 
+def test_sampling_shapes():
+    shapes = sampling_shapes(RolloutOptions(context="window", max_context=210, max_new_tokens=10, rows=128))
+    assert (shapes.batch, shapes.prompt, shapes.cache) == ((8, 32, 128), (100, 200), (210,))
+    shapes = sampling_shapes(RolloutOptions(context="append", max_context=300, max_new_tokens=10, rows=3))
+    assert (shapes.batch, shapes.prompt, shapes.cache) == ((1, 3), (32, 64, 128, 256, 290), (128, 256, 300))
+    shapes = sampling_shapes(RolloutOptions(context="append", max_context=20, max_new_tokens=19, rows=1))
+    assert (shapes.batch, shapes.prompt, shapes.cache) == ((1,), (1,), (20,))
+
+
 @pytest.fixture(scope="module")
 def model():
     config = ModelConfig(
@@ -374,19 +383,25 @@ def model():
     return decoder.init(config, jax.random.key(0))
 
 
+def play(model, options, *, workers=0, rollouts=2, key=KEY):
+    """Rollouts of the model with the real sampler."""
+    session = open_session(*model, CODEC, options)
+    with EnvPool(DOMAIN, TOY, workers=workers, timeout_s=20.0) as pool:
+        return collect(pool, session, CODEC, TASKS, rollouts=rollouts, key=key, options=options, max_steps=6)
+
+
+def real_options(context):
+    limit = 90 if context == "window" else 200
+    return dataclasses.replace(
+        OPTIONS, context=context, history=1, max_new_tokens=6, rows=4, max_context=limit
+    )
+
+
 @pytest.mark.parametrize("context", ["window", "append"])
 def test_the_real_sampler_agrees_with_scoring_and_with_itself(model, context):
     graphdef, params = model
-    options = dataclasses.replace(OPTIONS, context=context, max_new_tokens=6, rows=4, max_context=200)
-    outcomes = []
-    for workers in (1, 3):
-        session = open_session(graphdef, params, CODEC, options)
-        with EnvPool(DOMAIN, TOY, workers=workers, timeout_s=5.0) as pool:
-            outcomes.append(
-                collect(pool, session, CODEC, TASKS, rollouts=2, key=KEY, options=options, max_steps=6)
-            )
-    assert all(map(same, flat(outcomes[0].groups), flat(outcomes[1].groups)))
-    result = outcomes[0]
+    result, again = (play(model, real_options(context), workers=workers) for workers in (1, 3))
+    assert all(map(same, flat(result.groups), flat(again.groups)))
     assert result.counts.compiled >= 1
     members = result.groups[0]
     assert not np.array_equal(members[0].sequences[0].ids, members[1].sequences[0].ids)
@@ -397,3 +412,10 @@ def test_the_real_sampler_agrees_with_scoring_and_with_itself(model, context):
     difference = np.abs(np.asarray(logp) - np.asarray(batch.behaviour_logp)[:, 1:])[mask]
     assert mask.sum() == result.counts.sampled_tokens
     assert difference.max() < 1e-4
+
+
+def test_greedy_evaluation_does_not_depend_on_the_key(model):
+    options = dataclasses.replace(real_options("window"), temperature=0.0)
+    first, second = (play(model, options, rollouts=1, key=jax.random.key(seed)) for seed in (1, 2))
+    assert all(map(same, flat(first.groups), flat(second.groups)))
+    assert [len(group) for group in first.groups] == [1, 1, 1]

@@ -77,24 +77,35 @@ def open_session(
     options: RolloutOptions,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Session:
-    """A sampler for rollouts with `options`, whose shapes double from small ones to the limits."""
+    """A sampler for rollouts with `options`."""
     sampler = SamplerOptions(
         max_new_tokens=options.max_new_tokens, temperature=options.temperature, stop_ids=(codec.end_id,)
     )
+    return Session(graphdef, params, options=sampler, shapes=sampling_shapes(options), mesh=mesh)
+
+
+def sampling_shapes(options: RolloutOptions) -> Shapes:
+    """The sizes that sampling with `options` compiles for, each a program of its own.
+
+    Windowed prompts are all of one kind: two lengths and one cache. Appended ones start long and go on
+    short, in a cache that grows: lengths and caches double. Rows thin out as rollouts finish.
+    """
     longest = options.max_context - options.max_new_tokens
-    shapes = Shapes(
-        batch=_doubling(max(1, options.rows // 16), options.rows, factor=4),
-        prompt=_doubling(min(64, longest), longest),
-        cache=_doubling(min(128, options.max_context), options.max_context),
+    append = ContextKind(options.context) is ContextKind.APPEND
+    return Shapes(
+        batch=_up_to(options.rows, least=-(-options.rows // 16), factor=4),
+        prompt=_up_to(longest, least=32 if append else -(-longest // 2), factor=2),
+        cache=_up_to(options.max_context, least=128 if append else options.max_context, factor=2),
     )
-    return Session(graphdef, params, options=sampler, shapes=shapes, mesh=mesh)
 
 
-def _doubling(least: int, most: int, factor: int = 2) -> tuple[int, ...]:
-    sizes = [least]
-    while sizes[-1] * factor < most:
-        sizes.append(sizes[-1] * factor)
-    return (*sizes, most) if sizes[-1] < most else tuple(sizes)
+def _up_to(most: int, *, least: int, factor: int) -> tuple[int, ...]:
+    """`least` times the powers of `factor` below `most`, and `most`."""
+    sizes = []
+    while least < most:
+        sizes.append(least)
+        least *= factor
+    return (*sizes, most)
 
 
 def collect(
