@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import ml_collections
@@ -192,7 +192,7 @@ def default_config(env: str = "alfworld") -> ml_collections.ConfigDict:
 def _unknown_key(where: str, key: str, known: typing.Iterable[str]) -> ValueError:
     known = sorted(known)
     close = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return ValueError(f"unknown config key {where + key!r}{hint} Known here: {', '.join(known)}")
 
 
@@ -211,13 +211,18 @@ def _matches(value: Any, annotation: Any) -> bool:
     return isinstance(value, annotation)
 
 
-def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
-    """Make dataclass `cls` from `values`; unknown or mistyped keys raise ValueError naming the key."""
+def build(cls: type[C], values: Mapping[str, Any], where: str, beside: Sequence[str] = ()) -> C:
+    """Make dataclass `cls` from `values`; unknown or mistyped keys raise ValueError naming the key.
+
+    Args:
+      where: prefix of the keys in messages.
+      beside: further keys of the same section, taken out before, for messages.
+    """
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in names:
-            raise _unknown_key(where, key, names)
+            raise _unknown_key(where, key, [*names, *beside])
         if not _matches(value, hints[key]):
             raise ValueError(f"config key {where + key!r} is {value!r}, expected {hints[key]}")
     return cls(**values)
@@ -240,8 +245,12 @@ def from_config_dict(config: ml_collections.ConfigDict) -> RunConfig:
     credit = dict(values["credit"])
     return RunConfig(
         seed=values["seed"],
-        env=EnvOptions(name=name, options=build(ENVIRONMENTS[name][1], env, "env."), **common),
-        credit=CreditOptions(method=credit.pop("method"), options=build(VictOptions, credit, "credit.")),
+        env=EnvOptions(
+            name=name, options=build(ENVIRONMENTS[name][1], env, "env.", ["name", *_ENV_COMMON]), **common
+        ),
+        credit=CreditOptions(
+            method=credit.pop("method"), options=build(VictOptions, credit, "credit.", ["method"])
+        ),
         **{key: build(cls, values[key], f"{key}.") for key, cls in _SECTIONS.items()},
     )
 

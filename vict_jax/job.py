@@ -140,13 +140,18 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
 
 
 def _conformance(domain: Domain, options: Any, tasks: Sequence[Task]) -> tuple[tuple[str, ...], bool]:
-    """Check the verifier interface on some training tasks; the expert must solve at least one of them."""
+    """Masked families, and whether the aggregator holds, on some training tasks."""
     stride = max(1, len(tasks) // _CONFORMANCE_TASKS)
     sample = [tasks[i] for i in range(0, len(tasks), stride)][:_CONFORMANCE_TASKS]
     report = conformance.check(domain, options, sample, rollouts=1)
+    if not report.share(kind=conformance.EXPERT).won:
+        raise RunError(
+            f"the expert of {domain.name!r} solves none of {len(sample)} training tasks: engine and data do "
+            "not fit together. Check env.data_dir and env.engine, and run `python -m vict_jax.audit`."
+        )
     if not report.conforming:
         logging.warning("the verifier interface does not conform on the training tasks:\n%s", report.table())
-    return report.masked_families(), report.conforming
+    return report.masked_families(), not report.aggregator_fails
 
 
 def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:

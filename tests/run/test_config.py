@@ -1,0 +1,106 @@
+"""Config files become validated dataclasses; every mistake names the key and what is known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.run.small import small_config
+from vict_jax import config as config_lib
+from vict_jax.metrics import as_plain
+
+
+def test_default_config_round_trips() -> None:
+    run = config_lib.from_config_dict(config_lib.default_config("alfworld"))
+    assert run.credit.method == "vict"
+    assert run.env.options.max_steps == 50
+    assert as_plain(run)["ppo"]["clip_low"] == run.ppo.clip_low
+
+
+def test_every_value_of_a_config_is_read() -> None:
+    """No key of the ConfigDict is dropped on the way (field report 40)."""
+    values = small_config().to_dict()
+    plain = as_plain(config_lib.from_config_dict(small_config()))
+    plain["env"] |= plain["env"].pop("options")
+    plain["credit"] |= plain["credit"].pop("options")
+    for section, content in values.items():
+        if not isinstance(content, dict):
+            assert plain[section] == content
+            continue
+        for key, value in content.items():
+            expected = list(value) if isinstance(value, tuple) else value
+            assert plain[section][key] == expected, f"{section}.{key}"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "near"),
+    [("train", "update", "updates"), ("ppo", "clip_lo", "clip_low"), ("env", "worker", "workers")],
+)
+def test_field_report_40_unknown_key_names_the_known_ones(section: str, key: str, near: str) -> None:
+    config = small_config().unlock()
+    config[section][key] = 1
+    with pytest.raises(ValueError, match=f"unknown config key '{section}.{key}'.*{near}"):
+        config_lib.from_config_dict(config)
+
+
+def test_unknown_section() -> None:
+    config = small_config().unlock()
+    config.trian = {"updates": 1}
+    with pytest.raises(ValueError, match=r"unknown config key 'trian'; did you mean 'train'"):
+        config_lib.from_config_dict(config)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("train", "groups", 0, "train.groups=0"),
+        ("eval", "split", "test", "eval.split='test'.*valid_unseen"),
+        ("credit", "method", "vikt", "credit.method='vikt'.*vict"),
+        ("credit", "core", "best", "core='best'"),
+        ("rollout", "temperature", 0.0, "rollout.temperature=0.0"),
+        ("train", "updates", 2.5, "'train.updates' is 2.5"),
+        ("train", "updates", True, "'train.updates' is True"),
+        ("env", "timeout_s", 0.0, "env.timeout_s=0.0"),
+    ],
+)
+def test_bad_value_is_named(section: str, key: str, value: object, message: str) -> None:
+    config = small_config().unlock()
+    with config.ignore_type():
+        config[section][key] = value
+    with pytest.raises(ValueError, match=message):
+        config_lib.from_config_dict(config)
+
+
+def test_unknown_environment() -> None:
+    with pytest.raises(ValueError, match=r"env.name='alfwrld' is not allowed: one of \['alfworld'\]"):
+        config_lib.default_config("alfwrld")
+
+
+@pytest.mark.parametrize(
+    ("dotted", "message"),
+    [
+        ("train.upates", "did you mean 'updates'"),
+        ("trian.updates", "did you mean 'train'"),
+        ("seed.updates", "'seed' is a value, not a section"),
+    ],
+)
+def test_command_line_overrides_are_checked(dotted: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_lib.check_overrides(small_config(), [dotted])
+    config_lib.check_overrides(small_config(), ["train.updates", "seed"])
+
+
+def test_differences_name_the_changed_keys() -> None:
+    old = as_plain(config_lib.from_config_dict(small_config()))
+    config = small_config().unlock()
+    config.train.updates = 9
+    config.env.workers = 2
+    new = as_plain(config_lib.from_config_dict(config))
+    assert config_lib.differences(old, new) == ["train.updates: 3 -> 9"]  # workers change no result
+
+
+def test_options_are_frozen() -> None:
+    run = config_lib.from_config_dict(small_config())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run.train.updates = 1  # type: ignore[misc]

@@ -1,0 +1,95 @@
+"""The run directory: one owner, one config, no half-written file, no row twice."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pathlib
+
+import pytest
+
+from vict_jax import metrics
+
+
+def test_reopening_with_the_same_config_works(tmp_path: pathlib.Path) -> None:
+    for _ in range(2):
+        with metrics.RunDir.open(tmp_path / "run", {"a": 1}):
+            pass
+    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"a": 1}
+
+
+def test_another_config_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    with metrics.RunDir.open(tmp_path, {"train": {"groups": 2}, "seed": 0}):
+        pass
+    with pytest.raises(metrics.RunError, match=r"another config:\n  train.groups: 2 -> 3\nUse the same"):
+        metrics.RunDir.open(tmp_path, {"train": {"groups": 3}, "seed": 0})
+    assert json.loads((tmp_path / "config.json").read_text())["train"] == {"groups": 2}
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: pathlib.Path) -> None:
+    with (
+        metrics.RunDir.open(tmp_path, {}),
+        pytest.raises(metrics.RunError, match="another process is running"),
+    ):
+        metrics.RunDir.open(tmp_path, {})
+
+
+def test_workdir_that_is_a_file(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(metrics.RunError, match="is a file"):
+        metrics.RunDir.open(tmp_path / "file", {})
+
+
+def test_damaged_config_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_text('{"a": ')
+    with pytest.raises(metrics.RunError, match=r"config\.json is damaged"):
+        metrics.RunDir.open(tmp_path, {"a": 1})
+
+
+def test_field_report_39_rows_after_the_checkpoint_are_dropped(tmp_path: pathlib.Path) -> None:
+    with metrics.MetricsWriter(tmp_path, None) as writer:
+        writer.write("eval", 0, {"success": 0.1})
+        for update in (1, 2, 3):
+            writer.write("train", update, {"loss": float(update)})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train", "upd')  # killed in the middle of a line
+    with metrics.MetricsWriter(tmp_path, 2) as writer:
+        writer.write("train", 3, {"loss": 30.0})
+    rows = metrics.read_metrics(tmp_path)
+    assert [(row["kind"], row["update"]) for row in rows] == [
+        ("eval", 0),
+        ("train", 1),
+        ("train", 2),
+        ("train", 3),
+    ]
+    assert rows[-1]["loss"] == 30.0
+
+
+def test_a_damaged_line_in_the_middle_is_not_skipped(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind": \n{"kind": "train", "update": 1}\n')
+    with pytest.raises(metrics.RunError, match=r"metrics\.jsonl:1 is not"):
+        metrics.read_metrics(tmp_path)
+
+
+def test_values_that_are_not_finite_become_null(tmp_path: pathlib.Path) -> None:
+    with metrics.MetricsWriter(tmp_path, None) as writer:
+        writer.write("train", 1, {"loss": float("nan"), "ratio": float("inf"), "n": 3})
+    assert metrics.read_metrics(tmp_path) == [
+        {"kind": "train", "update": 1, "loss": None, "ratio": None, "n": 3}
+    ]
+
+
+def test_full_disk_is_one_clear_error_and_keeps_the_old_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "summary.json"
+    metrics.write_json(path, {"old": True})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(metrics.os, "fsync", full)
+    with pytest.raises(metrics.RunError, match=r"no space left while writing .*summary\.json.*is kept"):
+        metrics.write_json(path, {"new": True})
+    assert json.loads(path.read_text()) == {"old": True}
+    assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
