@@ -174,10 +174,11 @@ def demonstrations(
         `max_new_tokens`.
     """
     template, seconds = Template(codec, options), {"sample": 0.0, "env": 0.0}
+    plays = list(enumerate(tasks))
     finished: list[tuple[Rollout, Marks]] = []
-    for start in range(0, len(tasks), options.rows):
-        wave = list(enumerate(tasks))[start : start + options.rows]
-        tell = _shifted(progress, start, len(tasks))
+    for start in range(0, len(plays), options.rows):
+        wave = plays[start : start + options.rows]
+        tell = _shifted(progress, start, len(plays))
         finished += _play(pool, template, wave, _expert(pool, codec, options), max_steps, seconds, tell)
     return [rollout for rollout, _ in finished]
 
