@@ -62,7 +62,8 @@ class CreditInputs:
       scope: bool[G, N, T, M], atoms that a commit finalises.
       binds: bool[G, M, V], variables that an atom reads.
       observation_var: bool[G, V], True for observation variables, False for state variables.
-      requires: bool[G, M, M], [j, k] = j requires k; transitively closed, reflexive.
+      requires: bool[G, M, M], [j, k] = j requires k; transitively closed; reflexive on the atoms that
+        exist and only on them, so that its diagonal tells them from padding.
       usable: bool[G, M], conforming atoms with an unambiguous closure; False on padding.
       irreversible: bool[G, M].
       terminal_only: bool[G, M].

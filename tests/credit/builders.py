@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vict_jax.credit.vict import METHODS, VictOptions
 from vict_jax.types import CreditInputs, CreditOutput, Proofs, Status
 
 S, U, V, UNKNOWN = Status.SATISFIED, Status.UNSATISFIED, Status.VIOLATED, Status.UNKNOWN
@@ -39,6 +41,17 @@ def multiplicative(satisfied: Any, params: Mapping[str, Any]) -> Any:
 
 
 AGGREGATES = {f.__name__: f for f in (conjunctive, disjunctive, weighted_sum, multiplicative)}
+
+
+DEFAULT = VictOptions()
+
+
+@functools.cache
+def jitted(
+    method: str = "vict", aggregate: str = "conjunctive", options: VictOptions = DEFAULT
+) -> Callable[[CreditInputs], CreditOutput]:
+    """A credit method as the training loop runs it; one compilation per shape in a test process."""
+    return jax.jit(lambda inputs: METHODS[method](inputs, AGGREGATES[aggregate], options))
 
 
 # --- by hand --------------------------------------------------------------------------------------

@@ -184,11 +184,11 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
         "witness": np.zeros(shape, bool),
         "weight": np.zeros(shape),
         "contribution": np.zeros(shape),
-        "marginal": np.zeros(shape[:2] + (m_count,)),
-        "marginal_norm": np.zeros(shape[:2] + (m_count,)),
-        "core": np.zeros(shape[:2] + (m_count,), bool),
+        "marginal": np.zeros((*shape[:2], m_count)),
+        "marginal_norm": np.zeros((*shape[:2], m_count)),
+        "core": np.zeros((*shape[:2], m_count), bool),
         "cause": np.zeros(shape[:2], int),
-        "atom_cause": np.zeros(shape[:2] + (m_count,), int),
+        "atom_cause": np.zeros((*shape[:2], m_count), int),
         "base": np.zeros(shape[:3]),
     }
     a_vict = np.zeros(shape[:3])

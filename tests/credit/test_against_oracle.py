@@ -12,7 +12,7 @@ import pytest
 
 from tests.credit import builders, oracle
 from vict_jax.credit.diagnostics import Cause, check_invariant
-from vict_jax.credit.vict import VictOptions, vict
+from vict_jax.credit.vict import VictOptions
 from vict_jax.types import CreditInputs, CreditOutput
 
 PROOF_FIELDS = (
@@ -25,11 +25,6 @@ PROOF_FIELDS = (
     "cause",
     "atom_cause",
 )
-
-
-@functools.cache
-def jitted(aggregate: str, options: VictOptions) -> Any:
-    return jax.jit(functools.partial(vict, aggregate=builders.AGGREGATES[aggregate], options=options))
 
 
 jitted_check = jax.jit(check_invariant)
@@ -77,7 +72,7 @@ def name(variant: tuple[str, VictOptions]) -> str:
 def test_vict_equals_the_loops(variant: tuple[str, VictOptions]) -> None:
     for seed in SEEDS:
         inputs, expected = batch_and_loops(seed, *variant)
-        output = jitted(*variant)(inputs)
+        output = builders.jitted("vict", *variant)(inputs)
         assert_same(output, expected)
         assert int(jitted_check(inputs, output)) == 0
 

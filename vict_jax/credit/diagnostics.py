@@ -154,6 +154,12 @@ def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
     return jnp.sum(part & whole).astype(jnp.float32) / jnp.maximum(count, 1)
 
 
+def _cause_shares(cause: jax.Array, whole: jax.Array) -> jax.Array:
+    """Share of each cause among the True of `whole`, f32[len(Cause)]."""
+    is_cause = (cause.ravel() == jnp.arange(len(Cause))[:, None]) & whole.ravel()
+    return jnp.sum(is_cause, axis=-1).astype(jnp.float32) / jnp.maximum(jnp.sum(whole), 1)
+
+
 def outcome_diagnostics(inputs: CreditInputs, outcome: jax.Array) -> dict[str, jax.Array]:
     """Figures of the base advantage f32[G, N]: share of groups without any advantage (dead groups)."""
     real = jnp.any(inputs.rollout_mask, axis=-1)
@@ -198,8 +204,10 @@ def proof_diagnostics(
         "lambda": output.lambda_,
         "clip": output.clip,
     }
+    by_rollout = _cause_shares(proofs.cause, real)
+    by_atom = _cause_shares(proofs.atom_cause, atoms)
     for cause in Cause:
         if cause != Cause.NONE:
-            figures[f"abstention/{cause.name.lower()}"] = _share(proofs.cause == cause, real)
-            figures[f"atom_abstention/{cause.name.lower()}"] = _share(proofs.atom_cause == cause, atoms)
+            figures[f"abstention/{cause.name.lower()}"] = by_rollout[cause]
+            figures[f"atom_abstention/{cause.name.lower()}"] = by_atom[cause]
     return figures

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 def ordered_sum(x: jax.Array) -> jax.Array:
     """Sum of x [K, ...] over its first axis, strictly in index order."""
-    total, _ = jax.lax.scan(lambda acc, row: (acc + row, None), jnp.zeros_like(x[0]), x, unroll=8)
+    total, _ = jax.lax.scan(lambda acc, row: (acc + row, None), jnp.zeros_like(x[0]), x)
     return total
 
 
