@@ -12,6 +12,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from vict_jax.models.config import ModelConfig
 from vict_jax.types import pytree
@@ -50,6 +51,15 @@ def init_cache(config: ModelConfig, rows: int, size: int) -> KVCache:
         v=tuple(jnp.zeros((*head, size, config.head_dim), dtype) for _ in layers),
         length=jnp.zeros((rows,), jnp.int32),
     )
+
+
+def fill(k_cache: jax.Array, v_cache: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Write the first tokens of one layer: `append` at slot 0 of every row, padding included.
+
+    Args and returns as `append`; s must not exceed the slots.
+    """
+    k_cache = lax.dynamic_update_slice(k_cache, k.transpose(0, 2, 3, 1), (0, 0, 0, 0))
+    return k_cache, lax.dynamic_update_slice(v_cache, v.transpose(0, 2, 1, 3), (0, 0, 0, 0))
 
 
 def append(
@@ -102,9 +112,3 @@ def grow(cache: KVCache, size: int) -> KVCache:
     return KVCache(
         k=tuple(pad(x, 3) for x in cache.k), v=tuple(pad(x, 2) for x in cache.v), length=cache.length
     )
-
-
-@functools.partial(jax.jit, donate_argnums=(0,))
-def reset(cache: KVCache) -> KVCache:
-    """Forget all tokens, keep the buffers."""
-    return KVCache(k=cache.k, v=cache.v, length=jnp.zeros_like(cache.length))

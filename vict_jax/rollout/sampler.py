@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,52 +75,81 @@ def generate(
     keys: jax.Array,
     *,
     options: SamplerOptions,
+    fresh: bool = False,
 ) -> tuple[kv.KVCache, Generation]:
     """Append ragged prompts to the cache and sample a reply to each.
 
     Token i of a row is drawn with `fold_in(keys[row], i)`: a row's reply depends on its prompt and
     its key, not on the rows beside it. The last sampled token is not in the returned cache: the
-    caller puts it first in the row's next prompt. `cache` is donated. Room for prompt and reply is
-    not checked here (the lengths are on the device): see `check_room`.
+    caller puts it first in the row's next prompt. Two compiled programs, of which the second does
+    not depend on the prompt size. `cache` is donated. Room for prompt and reply is not checked here
+    (the lengths are on the device): see `check_room`.
 
     Args:
       cache: b rows; prompts go after `cache.length`.
       ids: i32[b, p], right-padded prompts. length: i32[b], their real lengths; a row of length 0
         is idle: nothing is appended or sampled.
       keys: typed PRNG keys [b], or their u32[b, 2] key data.
-      options: `temperature` is an argument of the compiled program, the rest is compiled in.
+      fresh: take the cache as empty, whatever it holds.
     """
-    return _generate(
+    cache, last = _prefill(graphdef, params, cache, ids, length, fresh=fresh)
+    temperature = jax.device_put(np.float32(options.temperature))
+    return _decode(
         graphdef,
         params,
         cache,
-        ids,
+        last,
         length,
         keys,
-        jax.device_put(np.float32(options.temperature)),
+        temperature,
         max_new=options.max_new_tokens,
         stop_ids=options.stop_ids,
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0,), static_argnames=("max_new", "stop_ids"), donate_argnums=(2,))
-def _generate(graphdef, params, cache, ids, length, keys, temperature, *, max_new, stop_ids):
-    keys = keys if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(keys)
-    rows, stops = jnp.arange(ids.shape[0]), jnp.asarray(stop_ids, jnp.int32)
+@functools.partial(jax.jit, static_argnums=(0,), static_argnames=("fresh",), donate_argnums=(2,))
+def _prefill(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    cache: kv.KVCache,
+    ids: jax.Array,
+    length: jax.Array,
+    *,
+    fresh: bool,
+) -> tuple[kv.KVCache, jax.Array]:
+    """Append the prompts; returns the cache and the hidden state [b, d] of each last token."""
     offset = jnp.arange(ids.shape[1])
     segment = (offset < length[:, None]).astype(jnp.int32)
-    position = cache.length[:, None] + offset
-    hidden, cache = decoder.apply(graphdef, params, ids, segment, position, cache)
-    last = hidden[rows, jnp.maximum(length - 1, 0)]
-    active = length > 0
+    position = jnp.broadcast_to(offset, ids.shape) + (0 if fresh else cache.length[:, None])
+    hidden, cache = decoder.apply(graphdef, params, ids, segment, position, cache, fresh=fresh)
+    return cache, hidden[jnp.arange(ids.shape[0]), jnp.maximum(length - 1, 0)]
+
+
+@functools.partial(jax.jit, static_argnums=(0,), static_argnames=("max_new", "stop_ids"), donate_argnums=(2,))
+def _decode(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    cache: kv.KVCache,
+    last: jax.Array,
+    length: jax.Array,
+    keys: jax.Array,
+    temperature: jax.Array,
+    *,
+    max_new: int,
+    stop_ids: tuple[int, ...],
+) -> tuple[kv.KVCache, Generation]:
+    """Sample up to `max_new` tokens of the rows with a prompt, from the hidden states `last` [b, d] on."""
+    keys = keys if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(keys)
+    graphdef, params = decoder.unstack(graphdef, params)
+    stops, rows = jnp.asarray(stop_ids, jnp.int32), last.shape[0]
     out = Generation(
-        ids=jnp.zeros((ids.shape[0], max_new), jnp.int32),
-        logp=jnp.zeros((ids.shape[0], max_new), jnp.float32),
-        count=jnp.zeros_like(length),
-        stopped=jnp.zeros_like(active),
+        ids=jnp.zeros((rows, max_new), jnp.int32),
+        logp=jnp.zeros((rows, max_new), jnp.float32),
+        count=jnp.zeros((rows,), jnp.int32),
+        stopped=jnp.zeros((rows,), bool),
     )
 
-    def draw(step, last, active, out):
+    def draw(step: Any, last: jax.Array, active: jax.Array, out: Generation) -> tuple:
         """Sample token `step` of the active rows; returns it, who goes on, and the record."""
         z = decoder.logits(graphdef, params, last)
         token, logp = sample_token(z, jax.vmap(jax.random.fold_in, (0, None))(keys, step), temperature)
@@ -132,18 +162,18 @@ def _generate(graphdef, params, cache, ids, length, keys, temperature, *, max_ne
         )
         return token, active & ~stop, out
 
-    def advance(state):
+    def advance(state: tuple) -> tuple:
         step, token, active, cache, out = state
         segment = active[:, None].astype(jnp.int32)
         hidden, cache = decoder.apply(graphdef, params, token[:, None], segment, cache.length[:, None], cache)
         token, active, out = draw(step, hidden[:, 0], active, out)
         return step + 1, token, active, cache, out
 
-    def unfinished(state):
+    def unfinished(state: tuple) -> jax.Array:
         step, _, active, _, _ = state
         return (step < max_new) & active.any()
 
-    token, active, out = draw(0, last, active, out)
+    token, active, out = draw(0, last, length > 0, out)
     *_, cache, out = lax.while_loop(unfinished, advance, (1, token, active, cache, out))
     return cache, out
 
@@ -160,8 +190,12 @@ def sample_token(z: jax.Array, keys: jax.Array, temperature: jax.Array) -> tuple
     greedy = temperature == 0
     z = z / jnp.where(greedy, 1.0, temperature)
     noise = jax.vmap(lambda key: jax.random.gumbel(key, z.shape[1:], jnp.float32))(keys)
-    token = jnp.argmax(z + jnp.where(greedy, 0.0, noise), axis=-1).astype(jnp.int32)
-    chosen = jnp.take_along_axis(z, token[:, None], axis=-1)[:, 0]
+    score = z + jnp.where(greedy, 0.0, noise)
+    # argmax as two plain reductions: XLA's own, a reduction over pairs, is four times slower on CPU.
+    vocabulary = jnp.arange(z.shape[-1], dtype=jnp.int32)
+    best = score == score.max(axis=-1, keepdims=True)
+    token = jnp.where(best, vocabulary, z.shape[-1]).min(axis=-1)
+    chosen = jnp.where(vocabulary == token[:, None], z, 0.0).sum(axis=-1)
     return token, chosen - jax.nn.logsumexp(z, axis=-1)
 
 
@@ -247,7 +281,8 @@ def _sample(out: Generation, row: int) -> Sample:
 class Session:
     """Rows that are sampled together, over one or more turns. Host side; not thread-safe.
 
-    `compiled` is the set of (batch, prompt, cache) sizes used so far: one program each.
+    `compiled` is the set of (batch, prompt, cache, fresh) used so far: one prefill program each, and one
+    decode program for each (batch, cache).
     """
 
     def __init__(
@@ -261,7 +296,7 @@ class Session:
     ):
         self.graphdef, self.params, self.options, self.shapes = graphdef, params, options, shapes
         self.config = nnx.merge(graphdef, params).config
-        self.compiled: set[tuple[int, int, int]] = set()
+        self.compiled: set[tuple[int, int, int, bool]] = set()
         self._cache: kv.KVCache | None = None
         self._batch = shapes.batch[0]
         self._slot: dict[int, int] = {}  # row in play -> its place in the batch
@@ -276,9 +311,7 @@ class Session:
     def start(self, rows: int) -> None:
         """Forget everything and begin with `rows` rows, numbered 0 ... rows - 1, all empty."""
         batch = bucket(rows, self.shapes.batch, name="number of rows")
-        if self._cache is not None and self._cache.length.shape[0] == batch:
-            self._cache = kv.reset(self._cache)
-        else:
+        if batch != self._batch:
             self._cache = None
         self._batch = batch
         self._slot = {row: row for row in range(rows)}
@@ -317,16 +350,19 @@ class Session:
         new[place] = [len(t) for t in tokens]
         check_room(self._length, new, self.options.max_new_tokens, self.shapes.cache[-1])
         need = int(np.max(self._length + np.where(new > 0, new + self.options.max_new_tokens - 1, 0)))
-        cache = self._reserve(bucket(need, self.shapes.cache, name="context length"))
+        fresh = not self._length.any()
+        cache = self._reserve(bucket(need, self.shapes.cache, name="context length"), fresh)
         width = bucket(int(new.max()), self.shapes.prompt, name="prompt length")
         ids = np.zeros((self._batch, width), np.int32)
         for at, t in zip(place, tokens, strict=True):
             ids[at, : len(t)] = t
         key_data = np.zeros((self._batch, *keys.shape[1:]), np.uint32)
         key_data[place] = keys
-        self.compiled.add((self._batch, width, cache.size))
+        self.compiled.add((self._batch, width, cache.size, fresh))
         inputs = jax.device_put((ids, new, key_data))
-        self._cache, out = generate(self.graphdef, self.params, cache, *inputs, options=self.options)
+        self._cache, out = generate(
+            self.graphdef, self.params, cache, *inputs, options=self.options, fresh=fresh
+        )
         out = jax.device_get(out)
         self._length += new + np.maximum(out.count - 1, 0)
         samples = [_sample(out, at) for at in place]
@@ -350,9 +386,9 @@ class Session:
                     f"{self._pending[row]}, got {t[0]}"
                 )
 
-    def _reserve(self, size: int) -> kv.KVCache:
-        """The cache of the present batch, with at least `size` slots."""
-        if self._cache is None:
+    def _reserve(self, size: int, fresh: bool) -> kv.KVCache:
+        """A cache of the present batch: of `size` slots if `fresh`, else of at least that many."""
+        if self._cache is None or (fresh and self._cache.size != size):
             return kv.init_cache(self.config, self._batch, size)
         return kv.grow(self._cache, size) if self._cache.size < size else self._cache
 
