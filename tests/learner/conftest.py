@@ -6,6 +6,7 @@ Tests reach it through the fixture `lab`, since test folders are not packages.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -19,15 +20,22 @@ from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.update import compile_ppo
 from vict_jax.models import config, decoder
 
-VOCABULARY = 23
+VOCABULARY = 24
 MODEL = config.ModelConfig(
     vocab_size=VOCABULARY, num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=32
 )
 
 
-def fresh_params(mesh, seed=0):
-    """(graphdef, params) on `mesh`; equal seeds give equal values."""
+@functools.cache
+def initial(seed):
+    """(graphdef, params) on the host."""
     graphdef, params = decoder.init(MODEL, jax.random.key(seed))
+    return graphdef, jax.device_get(params)
+
+
+def fresh_params(mesh, seed=0):
+    """(graphdef, params) on `mesh`, new buffers at every call; equal seeds give equal values."""
+    graphdef, params = initial(seed)
     shardings = sharding.param_shardings(mesh, params, decoder.logical_axes(MODEL))
     return graphdef, jax.device_put(params, shardings)
 
@@ -98,6 +106,7 @@ def lab():
         MODEL=MODEL,
         VOCABULARY=VOCABULARY,
         fresh_params=fresh_params,
+        initial=initial,
         make_problem=make_problem,
         make_sequence=make_sequence,
         pack=pack,

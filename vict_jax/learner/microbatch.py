@@ -256,14 +256,14 @@ def init_state(params: Any, optimizer: Optimizer) -> LearnerState:
 
 
 def check_finite(
-    loss: Sequence[float], applied: Sequence[Applied], names: Sequence[str], *, update: int
+    loss: Sequence[float], applied: Sequence[Applied], names: Sequence[str], *, where: str
 ) -> None:
     """Raise NonFiniteError at the first optimizer step with a value that is not finite.
 
     Args:
       loss, applied: of each optimizer step, on the host.
       names: of the parameters, see `leaf_names`.
-      update: number for the message.
+      where: start of the message ("update 12").
     """
     tensors = ["loss", *(f"gradient of {name}" for name in names), *(f"parameter {name}" for name in names)]
     for index, (value, step) in enumerate(zip(loss, applied, strict=True)):
@@ -271,6 +271,6 @@ def check_finite(
         bad = [name for name, finite in zip(tensors, flags, strict=True) if not finite]
         if bad:
             more = f" (and {len(bad) - 1} more tensors)" if len(bad) > 1 else ""
-            where = f"update {update}, optimizer step {index + 1} of {len(applied)}"
+            at = f"{where}, optimizer step {index + 1} of {len(applied)}"
             # A NaN loss makes every gradient NaN; a gradient says more than the loss does, so both are named.
-            raise NonFiniteError(f"{where}: {' and '.join(bad[:2])} not finite{more}")
+            raise NonFiniteError(f"{at}: {' and '.join(bad[:2])} not finite{more}")

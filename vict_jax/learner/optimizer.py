@@ -79,7 +79,8 @@ def make_schedule(options: OptimizerOptions, *, total_steps: int) -> optax.Sched
 def leaf_names(tree: Any) -> list[str]:
     """Dotted name of every leaf of a parameter tree, in leaf order (`layers.q`)."""
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    return [name.removesuffix(".value") for name in names]  # an nnx variable is a node of its own
 
 
 def decay_mask(params: Any) -> Any:

@@ -238,7 +238,7 @@ def ppo_update(
         reports.append(report)
     metrics, applied = zip(*to_host(reports), strict=True)
     loss = [m.policy_loss + options.kl_coefficient * m.kl_loss for m in metrics]
-    check_finite(loss, applied, leaf_names(state.params), update=update)
+    check_finite(loss, applied, leaf_names(state.params), where=f"update {update}")
     summary = summarise(metrics, applied, kl_coefficient=options.kl_coefficient)
     summary["dead_group_share"] = _dead_group_share(plan, live, advantages.shape[:2])
     if ref_logp is None:
@@ -305,5 +305,5 @@ def notes(metrics: dict[str, float]) -> list[str]:
             "sampler and learner have drifted apart"
         )
     if metrics["dead_group_share"] == 1.0:
-        found.append("every group has equal advantages of 0: only the KL term moves the policy")
+        found.append("all advantages are 0: at most the KL term moves the policy")
     return found

@@ -134,7 +134,9 @@ def train_epoch(
         )
         reports.append(report)
     metrics, applied = zip(*to_host(reports), strict=True)
-    check_finite([m.loss for m in metrics], applied, leaf_names(state.params), update=epoch)
+    check_finite(
+        [m.loss for m in metrics], applied, leaf_names(state.params), where=f"warm-start epoch {epoch}"
+    )
     return state, _summarise(metrics, applied)
 
 
