@@ -36,7 +36,7 @@ def test_sums_keep_their_bits_when_zeros_follow() -> None:
 
 def dhat(marginal: list[float], supported: list[bool], **options: str) -> list[float]:
     options = {"scale": "std", "center": "median", **options}
-    values, _ = normalise(jnp.array(marginal), jnp.array(supported), eps=EPS, **options)  # type: ignore[arg-type]
+    values, _ = normalise(jnp.array(marginal), jnp.array(supported), eps=EPS, **options)
     return [round(float(v), 4) for v in values]
 
 
