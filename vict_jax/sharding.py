@@ -7,7 +7,7 @@ from the shardings of the inputs. (`jax.make_mesh` alone would give `Explicit` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,8 +47,19 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Axis 0 (rows) split over `data` and `fsdp`, for batches, caches and sampler inputs."""
+def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
+    """Axis 0 (rows) split over `data` and `fsdp`, for batches, caches and sampler inputs.
+
+    Args:
+      sizes: numbers of rows that will be split so, to be checked.
+
+    Raises:
+      ValueError: one of `sizes` is not divisible by the number of batch shards.
+    """
+    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    uneven = [size for size in sizes if size % shards]
+    if uneven:
+        raise ValueError(f"numbers of rows {uneven} are not divisible by data * fsdp = {shards} of the mesh")
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 

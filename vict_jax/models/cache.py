@@ -108,7 +108,10 @@ def grow(cache: KVCache, size: int) -> KVCache:
     extra = size - cache.size
     if extra < 0:
         raise ValueError(f"size must be at least the present {cache.size} slots, got {size}")
-    pad = lambda x, axis: jnp.pad(x, [(0, extra if a == axis else 0) for a in range(x.ndim)])  # noqa: E731
+
+    def pad(x: jax.Array, axis: int) -> jax.Array:
+        return jnp.pad(x, [(0, extra if a == axis else 0) for a in range(x.ndim)])
+
     return KVCache(
         k=tuple(pad(x, 3) for x in cache.k), v=tuple(pad(x, 2) for x in cache.v), length=cache.length
     )

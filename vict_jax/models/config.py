@@ -111,6 +111,9 @@ def from_hf(
     missing = sorted(set(_HF_SIZES) - set(hf))
     if missing:
         raise ValueError(f"config.json lacks {missing}")
+    for key in _HF_SIZES:
+        if not isinstance(hf[key], int):
+            raise ValueError(f"{key} in config.json must be an integer, got {hf[key]!r}")
     sizes = {name: hf[key] for key, name in _HF_SIZES.items()}
     return ModelConfig(
         **sizes,

@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from vict_jax import sharding
 from vict_jax.models import cache as kv
 from vict_jax.models import decoder
 from vict_jax.types import pytree
@@ -209,8 +210,8 @@ def row_keys(key: jax.Array, rollout: np.ndarray, step: np.ndarray) -> np.ndarra
 
 @jax.jit
 def _row_keys(key: jax.Array, rollout: jax.Array, step: jax.Array) -> jax.Array:
-    fold = lambda r, t: jax.random.fold_in(jax.random.fold_in(key, r), t)  # noqa: E731
-    return jax.random.key_data(jax.vmap(fold)(rollout, step))
+    by_rollout = jax.vmap(jax.random.fold_in, (None, 0))(key, rollout)
+    return jax.random.key_data(jax.vmap(jax.random.fold_in)(by_rollout, step))
 
 
 def bucket(n: int, sizes: Sequence[int], *, name: str) -> int:
@@ -281,8 +282,10 @@ def _sample(out: Generation, row: int) -> Sample:
 class Session:
     """Rows that are sampled together, over one or more turns. Host side; not thread-safe.
 
-    `compiled` is the set of (batch, prompt, cache, fresh) used so far: one prefill program each, and one
-    decode program for each (batch, cache).
+    With a `mesh`, on which `params` lie, rows are split over its batch axes.
+
+    `compiled` is the set of (batch, prompt, cache) sizes used so far. Each has one prefill program, or
+    two where both first and later turns came in that size; each (batch, cache) has one decode program.
     """
 
     def __init__(
@@ -296,7 +299,8 @@ class Session:
     ):
         self.graphdef, self.params, self.options, self.shapes = graphdef, params, options, shapes
         self.config = nnx.merge(graphdef, params).config
-        self.compiled: set[tuple[int, int, int, bool]] = set()
+        self.compiled: set[tuple[int, int, int]] = set()
+        self._rows = None if mesh is None else sharding.batch_sharding(mesh, shapes.batch)
         self._cache: kv.KVCache | None = None
         self._batch = shapes.batch[0]
         self._slot: dict[int, int] = {}  # row in play -> its place in the batch
@@ -358,8 +362,8 @@ class Session:
             ids[at, : len(t)] = t
         key_data = np.zeros((self._batch, *keys.shape[1:]), np.uint32)
         key_data[place] = keys
-        self.compiled.add((self._batch, width, cache.size, fresh))
-        inputs = jax.device_put((ids, new, key_data))
+        self.compiled.add((self._batch, width, cache.size))
+        inputs = jax.device_put((ids, new, key_data), self._rows)
         self._cache, out = generate(
             self.graphdef, self.params, cache, *inputs, options=self.options, fresh=fresh
         )
@@ -389,7 +393,7 @@ class Session:
     def _reserve(self, size: int, fresh: bool) -> kv.KVCache:
         """A cache of the present batch: of `size` slots if `fresh`, else of at least that many."""
         if self._cache is None or (fresh and self._cache.size != size):
-            return kv.init_cache(self.config, self._batch, size)
+            return jax.device_put(kv.init_cache(self.config, self._batch, size), self._rows)
         return kv.grow(self._cache, size) if self._cache.size < size else self._cache
 
     def _compact(self) -> None:
@@ -400,7 +404,7 @@ class Session:
         place = np.array(list(self._slot.values()), np.int32)
         index = np.pad(place, (0, batch - len(place)))
         if self._cache is not None:
-            self._cache = kv.take_rows(self._cache, jax.device_put(index))
+            self._cache = jax.device_put(kv.take_rows(self._cache, jax.device_put(index)), self._rows)
         self._length = np.where(np.arange(batch) < len(place), self._length[index], 0)
         self._slot = {row: at for at, row in enumerate(self._slot)}
         self._batch = batch

@@ -1,0 +1,77 @@
+"""Shardings: specs, errors, and the same loss, gradients and samples on 8 fake devices as on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from vict_jax import sharding
+from vict_jax.models import config as C
+from vict_jax.models import decoder
+
+SCRIPT = pathlib.Path(__file__).with_name("sharded_loss.py")
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2)])
+def test_sharded_equals_unsharded(shape):
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SCRIPT.parents[2])}
+    command = [sys.executable, str(SCRIPT), ",".join(map(str, shape))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    single, split = report["loss"]
+    assert split == pytest.approx(single, abs=1e-5)
+    assert report["largest_gradient_difference"] < 1e-5
+    assert report["samples"][0] == report["samples"][1]
+    assert "('data', 'fsdp')" in report["cache"]
+    assert report["shard"] == [2, 32, 32]  # really split: [2 layers, 64 / fsdp, 64 / tensor]
+
+
+def test_mesh_of_one_device_states_its_axis_types():
+    mesh = sharding.make_mesh()
+    assert mesh.axis_names == ("data", "fsdp", "tensor")
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert sharding.replicated(mesh).spec == PartitionSpec()
+
+
+def test_every_parameter_has_the_spec_of_its_axes():
+    config = C.preset("micro", vocab_size=50, tie_embeddings=False)
+    _, params = decoder.init(config, jax.random.key(0))
+    tree = sharding.param_shardings(sharding.make_mesh(), params, decoder.logical_axes(config))
+    assert jax.tree.structure(tree) == jax.tree.structure(params)
+    specs = {
+        jax.tree_util.keystr(path[:-1]): leaf.spec for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    assert specs["['embed']"] == PartitionSpec("tensor", "fsdp")
+    assert specs["['layers']['q']"] == PartitionSpec(None, "fsdp", "tensor")
+    assert specs["['layers']['k_bias']"] == PartitionSpec(None, "tensor")
+    assert specs["['layers']['down']"] == PartitionSpec(None, "tensor", "fsdp")
+    assert specs["['layers']['mlp_norm']"] == PartitionSpec(None, None)
+
+
+def test_errors_name_what_is_wrong():
+    with pytest.raises(ValueError, match=r"mesh shape \(64, 1, 1\) needs 64 devices, there are"):
+        sharding.make_mesh((64, 1, 1))
+    mesh = jax.sharding.AbstractMesh((2, 2, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
+    with pytest.raises(ValueError, match=r"rows \[6\] are not divisible by data \* fsdp = 4"):
+        sharding.batch_sharding(mesh, (4, 6, 8))
+    with pytest.raises(ValueError, match="mesh shape"):
+        sharding.make_mesh((1, 0, 1))
+    with pytest.raises(ValueError, match=r"unknown logical axes \['hedas'\]"):
+        sharding.spec(("hedas",))
+
+
+def test_indivisible_dimension_is_named():
+    config = C.preset("micro", vocab_size=51)
+    _, params = decoder.init(config, jax.random.key(0))
+    mesh = jax.sharding.AbstractMesh((1, 1, 2), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
+    with pytest.raises(ValueError, match=r"embed.*vocab of size 51 .*'tensor' of size 2"):
+        sharding.param_shardings(mesh, params, decoder.logical_axes(config))
