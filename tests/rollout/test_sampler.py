@@ -249,7 +249,7 @@ def test_idle_rows_are_untouched(model):
 def test_cache_is_donated_and_updated_in_place(model):
     cache = kv.init_cache(CONFIG, 4, 24)
     ids, length = jnp.ones((4, 4), jnp.int32), jnp.full(4, 4)
-    args = (*model, cache, jnp.zeros((4, 32)), length, jax.random.split(KEY, 4), jnp.float32(1))
+    args = (*model, cache, jnp.zeros((4, 32)), length, jax.random.split(KEY, 4), jnp.ones(4))
     text = sampler._decode.lower(*args, max_new=5, stop_ids=(3,)).compile().as_text()
     for x in (cache.k[0], cache.v[0]):
         shape = f"f32[{','.join(map(str, x.shape))}]"

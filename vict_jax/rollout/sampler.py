@@ -94,7 +94,8 @@ def generate(
       fresh: take the cache as empty, whatever it holds.
     """
     cache, last = _prefill(graphdef, params, cache, ids, length, fresh=fresh)
-    temperature = jax.device_put(np.float32(options.temperature))
+    # One value per row, so that it lies where the rows lie.
+    temperature = jax.device_put(np.full(length.shape, options.temperature, np.float32), length.sharding)
     return _decode(
         graphdef,
         params,
@@ -183,13 +184,13 @@ def sample_token(z: jax.Array, keys: jax.Array, temperature: jax.Array) -> tuple
     """Draw one token per row (Gumbel-max), or take the best one at temperature 0.
 
     Args:
-      z: f32[b, v] logits. keys: typed keys [b]. temperature: f32[].
+      z: f32[b, v] logits. keys: typed keys [b]. temperature: f32[b].
 
     Returns:
       token: i32[b]. logp: f32[b], under softmax(z / temperature), or softmax(z) at temperature 0.
     """
-    greedy = temperature == 0
-    z = z / jnp.where(greedy, 1.0, temperature)
+    greedy = (temperature == 0)[:, None]
+    z = z / jnp.where(greedy, 1.0, temperature[:, None])
     noise = jax.vmap(lambda key: jax.random.gumbel(key, z.shape[1:], jnp.float32))(keys)
     score = z + jnp.where(greedy, 0.0, noise)
     # argmax as two plain reductions: XLA's own, a reduction over pairs, is four times slower on CPU.
@@ -404,7 +405,8 @@ class Session:
         place = np.array(list(self._slot.values()), np.int32)
         index = np.pad(place, (0, batch - len(place)))
         if self._cache is not None:
-            self._cache = jax.device_put(kv.take_rows(self._cache, jax.device_put(index)), self._rows)
+            rows = kv.take_rows(self._cache, jax.device_put(index, self._rows))
+            self._cache = jax.device_put(rows, self._rows)
         self._length = np.where(np.arange(batch) < len(place), self._length[index], 0)
         self._slot = {row: at for at, row in enumerate(self._slot)}
         self._batch = batch
