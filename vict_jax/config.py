@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,8 @@ class ModelOptions:
     tie_embeddings: bool = True
     qkv_bias: bool = True
     dtype: str = "float32"
+    scan_layers: bool = True
+    remat: bool = False
 
     def __post_init__(self) -> None:
         _require(
@@ -230,7 +233,29 @@ def build(cls: type[C], values: Mapping[str, Any], where: str, beside: Sequence[
 
 def from_config_dict(config: ml_collections.ConfigDict) -> RunConfig:
     """Validate a config once and freeze it. Raises ValueError naming the key, the value and what is known."""
-    values = config.to_dict()
+    return _from_values(config.to_dict())
+
+
+def to_plain(config: RunConfig) -> dict[str, Any]:
+    """A config as JSON values under the names of the command line: the content of `config.json`."""
+    plain = json.loads(json.dumps(dataclasses.asdict(config)))
+    for section in ("env", "credit"):
+        plain[section] |= plain[section].pop("options")
+    return plain
+
+
+def from_plain(plain: Mapping[str, Any]) -> RunConfig:
+    """The config that `to_plain` wrote; checked like any other."""
+
+    def tuples(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: tuples(inner) for key, inner in value.items()}
+        return tuple(value) if isinstance(value, list) else value
+
+    return _from_values(tuples(plain))
+
+
+def _from_values(values: Mapping[str, Any]) -> RunConfig:
     known = {"seed", "env", "credit", *_SECTIONS}
     for key in values:
         if key not in known:

@@ -1,59 +1,38 @@
-"""Evaluation: every task of a list exactly once, whatever the batch size."""
+"""Evaluation: every task of a split exactly once, whatever the batch size."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 
-from envs.base import Task
-from envs.pool import EnvPool
 from vict_jax.batching import EndReason
-from vict_jax.config import EvalOptions
+from vict_jax.job import Job
 from vict_jax.rollout.collector import Progress, collect, open_session
-from vict_jax.rollout.options import RolloutOptions
-from vict_jax.rollout.tokenizer import Codec
 
 
-def evaluate(
-    graphdef: nnx.GraphDef,
-    params: nnx.State,
-    codec: Codec,
-    pool: EnvPool,
-    tasks: Sequence[Task],
-    *,
-    rollout: RolloutOptions,
-    options: EvalOptions,
-    max_steps: int,
-    key: jax.Array,
-    mesh: jax.sharding.Mesh,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Play every task once.
-
-    Args:
-      rollout: options of training; temperature and number of rows are those of `options`.
-      key: PRNG key; not used by greedy decoding.
+def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Play every task of `job.eval_tasks` once, with the temperature and batch of `config.eval`.
 
     Returns:
       `success` and `score` (means over tasks; a task lost to an environment error counts as 0),
       `per_type`: task type -> [solved, tasks], `steps_mean`, `tasks`, `lost`.
     """
-    rollout = dataclasses.replace(rollout, temperature=options.temperature, rows=options.batch)
-    session = open_session(graphdef, params, codec, rollout, mesh)
+    options = job.config.eval
+    rollout = dataclasses.replace(
+        job.config.rollout, temperature=options.temperature, rows=min(options.batch, len(job.eval_tasks))
+    )
     played = collect(
-        pool,
-        session,
-        codec,
-        tasks,
+        job.pool,
+        open_session(job.graphdef, params, job.codec, rollout, job.mesh),
+        job.codec,
+        job.eval_tasks,
         rollouts=1,
-        key=key,
+        key=job.keys.evaluate,
         options=rollout,
-        max_steps=max_steps,
+        max_steps=job.max_steps,
         progress=progress,
     )
     finished = [group[0] for group in played.groups]

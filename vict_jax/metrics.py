@@ -77,11 +77,6 @@ def read_json(path: pathlib.Path) -> Any:
         raise RunError(f"{path} is damaged ({error}); remove it or use another --workdir") from error
 
 
-def as_plain(options: Any) -> dict[str, Any]:
-    """A (nested) options dataclass as JSON values, tuples as lists."""
-    return json.loads(json.dumps(dataclasses.asdict(options)))
-
-
 @dataclasses.dataclass(frozen=True)
 class RunDir:
     """An opened run directory, locked against a second run. Close it (or use `with`)."""

@@ -24,7 +24,7 @@ from flax import nnx
 
 from vict_jax import checkpoint, proofs, summary
 from vict_jax.batching import Rollout, credit_inputs, pack_sequences, to_device, to_host, token_rows
-from vict_jax.config import RunConfig
+from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.evaluate import evaluate
 from vict_jax.job import Job, new_params, open_job, update_tasks
@@ -36,7 +36,6 @@ from vict_jax.metrics import (
     MetricsWriter,
     RunDir,
     RunError,
-    as_plain,
     disk_full_is_clear,
     read_metrics,
     write_json,
@@ -44,6 +43,10 @@ from vict_jax.metrics import (
 from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
 from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput
+
+# The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
+# cost no computation.
+_ROW_MULTIPLE = 64
 
 
 def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
       InvariantError, NonFiniteError: a bug or a diverged run; nothing of the update is kept.
     """
     began = time.perf_counter()
-    with RunDir.open(workdir, as_plain(config)), open_job(config, workdir) as job:
+    with RunDir.open(workdir, to_plain(config)), open_job(config, workdir) as job:
         print(header(job), flush=True)
         optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
         restored = restore(job, optimizer, workdir)
@@ -105,23 +108,22 @@ def header(job: Job) -> str:
     credit, ppo, train_ = config.credit, config.ppo, config.train
     size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: new_params(job))))
     dead = "apply" if ppo.kl_on_dead_groups else "do not apply"
-    return "\n".join(
-        [
-            f"environment  {job.domain.name}: {len(job.train_tasks)} training tasks, "
-            f"{len(job.eval_tasks)} of {config.eval.split}, {config.env.workers} workers",
-            f"model        {size / 1e6:.2f}M parameters, {job.model.num_layers} layers, vocabulary "
-            f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
-            f"update       {train_.groups} tasks x {train_.rollouts} rollouts, {config.rollout.context} context "
-            f"of {config.rollout.max_context} tokens",
-            f"credit       {credit.method}: base {credit.options.base}, each rollout counts once, group std with "
-            f"ddof=1; core {credit.options.core}, scale {credit.options.scale}, center {credit.options.center}",
-            f"loss         PPO clip {ppo.clip_low}/{ppo.clip_high}, {ppo.aggregation}, KL {ppo.kl_estimator} x "
-            f"{ppo.kl_coefficient} as a loss, {dead} to dead groups (a policy loss near 0 at the first "
-            "on-policy step is expected; its gradient is not 0)",
-            f"verifier     {'conforms' if job.conforming else 'DOES NOT CONFORM: corrections are 0'}; masked "
-            f"families: {', '.join(job.masked_families) or 'none'}",
-        ]
-    )
+    lines = {
+        "environment": f"{job.domain.name}: {len(job.train_tasks)} training tasks, {len(job.eval_tasks)} of "
+        f"{config.eval.split}, {config.env.workers} workers",
+        "model": f"{size / 1e6:.2f}M parameters, {job.model.num_layers} layers, vocabulary "
+        f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
+        "update": f"{train_.groups} tasks x {train_.rollouts} rollouts, {config.rollout.context} context of "
+        f"{config.rollout.max_context} tokens",
+        "credit": f"{credit.method}: base {credit.options.base}, each rollout counts once, group std with "
+        f"ddof=1; core {credit.options.core}, scale {credit.options.scale}, center {credit.options.center}",
+        "loss": f"PPO clip {ppo.clip_low}/{ppo.clip_high}, {ppo.aggregation}, KL {ppo.kl_estimator} x "
+        f"{ppo.kl_coefficient} as a loss, {dead} to dead groups",
+        "": "(a policy loss near 0 at the first on-policy step is expected; its gradient is not 0)",
+        "verifier": f"{'conforms' if job.conforming else 'DOES NOT CONFORM: corrections are 0'}; masked "
+        f"families: {', '.join(job.masked_families) or 'none'}",
+    }
+    return "\n".join(f"{name:12} {text}" for name, text in lines.items())
 
 
 def progress_updates(done: int, total: int) -> Iterator[int]:
@@ -264,7 +266,7 @@ def credit(job: Job, played: Collected, update: int) -> tuple[CreditInputs, Cred
     if violations:
         raise InvariantError(
             f"update {update}: {violations} corrections have no proof (Eq. 8). This is a bug; please report "
-            "it with the config. The run can be continued from its last checkpoint with another credit method."
+            f"it with {job.domain.name!r} and the run's config.json."
         )
     return inputs, output
 
@@ -284,7 +286,7 @@ def learn(
         groups,
         group_size=size,
         row_length=job.config.rollout.max_context,
-        row_multiple=ppo.micro_rows,
+        row_multiple=_ROW_MULTIPLE,
         isolate_rollouts=ppo.minibatches > 1,
     )
     batch = to_device(rows, batch_sharding(job.mesh))
@@ -300,7 +302,11 @@ def learn(
         fold(job.keys.minibatch, update, job),
         update=update,
     )
-    return state, {**losses, "token_rows": float(report.rows), "row_fill": report.tokens / rows.ids.size}
+    return state, {
+        **losses,
+        "token_rows": float(report.rows),
+        "row_fill": report.tokens / (report.rows * rows.ids.shape[1]),
+    }
 
 
 def rollout_figures(played: Collected) -> dict[str, Any]:
@@ -329,23 +335,10 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
     """Evaluate on the validation tasks and write the row."""
     shown, move = bar(f"validation after update {update}")
     with shown:
-        row = evaluate(
-            job.graphdef,
-            params,
-            job.codec,
-            job.pool,
-            job.eval_tasks,
-            rollout=job.config.rollout,
-            options=job.config.eval,
-            max_steps=job.max_steps,
-            key=job.keys.evaluate,
-            mesh=job.mesh,
-            progress=move,
-        )
+        row = evaluate(job, params, progress=move)
     metrics.write("eval", update, row)
-    tqdm.tqdm.write(
-        f"update {update:4}: {100 * row['success']:.1f} % of {row['tasks']} {job.config.eval.split} tasks"
-    )
+    share = f"{100 * row['success']:.1f} % of {row['tasks']}"
+    tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved")
 
 
 @jax.jit
@@ -384,6 +377,24 @@ def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, Learn
     for skipped in state.skipped:
         logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
     return state.step, state.tree, reference.tree
+
+
+def load_params(job: Job, workdir: pathlib.Path, update: int | None) -> tuple[int, nnx.State]:
+    """Parameters of a finished or unfinished run: of its newest state, or of a chosen update (0: warm start).
+
+    Raises:
+      RunError: there is no such checkpoint; names those there are.
+    """
+    folder = workdir / "checkpoints"
+    optimizer = make_optimizer(job.config.optimizer, total_steps=optimizer_steps(job.config))
+    fresh = checkpoint.abstract(init_state(new_params(job), optimizer))
+    try:
+        if update == 0:
+            return 0, checkpoint.restore(folder / "reference", fresh.params).tree
+        restored = checkpoint.restore(folder / "state", fresh, step=update)
+    except checkpoint.CheckpointError as error:
+        raise RunError(f"{error} (update 0 is always kept: the warm start)") from error
+    return restored.step, restored.tree.params
 
 
 def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:

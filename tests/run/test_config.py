@@ -8,22 +8,20 @@ import pytest
 
 from tests.run.small import small_config
 from vict_jax import config as config_lib
-from vict_jax.metrics import as_plain
 
 
 def test_default_config_round_trips() -> None:
     run = config_lib.from_config_dict(config_lib.default_config("alfworld"))
     assert run.credit.method == "vict"
     assert run.env.options.max_steps == 50
-    assert as_plain(run)["ppo"]["clip_low"] == run.ppo.clip_low
+    assert config_lib.to_plain(run)["ppo"]["clip_low"] == run.ppo.clip_low
 
 
 def test_every_value_of_a_config_is_read() -> None:
     """No key of the ConfigDict is dropped on the way (field report 40)."""
     values = small_config().to_dict()
-    plain = as_plain(config_lib.from_config_dict(small_config()))
-    plain["env"] |= plain["env"].pop("options")
-    plain["credit"] |= plain["credit"].pop("options")
+    plain = config_lib.to_plain(config_lib.from_config_dict(small_config()))
+    assert config_lib.from_plain(plain) == config_lib.from_config_dict(small_config())
     for section, content in values.items():
         if not isinstance(content, dict):
             assert plain[section] == content
@@ -92,11 +90,11 @@ def test_command_line_overrides_are_checked(dotted: str, message: str) -> None:
 
 
 def test_differences_name_the_changed_keys() -> None:
-    old = as_plain(config_lib.from_config_dict(small_config()))
+    old = config_lib.to_plain(config_lib.from_config_dict(small_config()))
     config = small_config().unlock()
     config.train.updates = 9
     config.env.workers = 2
-    new = as_plain(config_lib.from_config_dict(config))
+    new = config_lib.to_plain(config_lib.from_config_dict(config))
     assert config_lib.differences(old, new) == ["train.updates: 3 -> 9"]  # workers change no result
 
 

@@ -1,0 +1,62 @@
+"""Evaluate a run on every task of a split, each exactly once.
+
+    python -m launch.evaluate --workdir=runs/quickstart --split=valid_seen
+    python -m launch.evaluate --workdir=runs/quickstart --split=valid_unseen --update=0
+
+The result is printed as a table and written to WORKDIR/evaluations/. It does not depend on --batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from absl import flags
+
+from launch import cli
+from vict_jax import config as config_lib
+from vict_jax import summary
+from vict_jax.config import EvalOptions
+from vict_jax.evaluate import evaluate
+from vict_jax.job import open_job
+from vict_jax.metrics import RunError, read_json, write_json
+from vict_jax.train import bar, load_params
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
+_SPLIT = flags.DEFINE_string("split", None, "split; that of the run's validation if left out")
+_UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
+_TEMPERATURE = flags.DEFINE_float("temperature", None, "0 = greedy; that of the run's validation if left out")
+_BATCH = flags.DEFINE_integer("batch", None, "tasks in play at once; does not change the result")
+
+
+def main() -> None:
+    """Evaluate, print the table, write the JSON."""
+    if _WORKDIR.value is None:
+        raise ValueError("--workdir=DIR is needed, the directory of a run")
+    workdir = pathlib.Path(_WORKDIR.value)
+    if not (workdir / "config.json").is_file():
+        raise RunError(f"--workdir={workdir} holds no run (no config.json in it)")
+    config = config_lib.from_plain(read_json(workdir / "config.json"))
+    saved = config.eval
+    options = EvalOptions(
+        split=saved.split if _SPLIT.value is None else _SPLIT.value,
+        tasks=0,
+        batch=saved.batch if _BATCH.value is None else _BATCH.value,
+        temperature=saved.temperature if _TEMPERATURE.value is None else _TEMPERATURE.value,
+    )
+    config = dataclasses.replace(config, eval=options)
+    with open_job(config, workdir) as job:
+        update, params = load_params(job, workdir, _UPDATE.value)
+        shown, move = bar(f"{options.split} after update {update}")
+        with shown:
+            result = evaluate(job, params, progress=move)
+    folder = workdir / "evaluations"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{options.split}_update_{update:06d}_t{options.temperature:g}.json"
+    write_json(path, {"split": options.split, "update": update, **dataclasses.asdict(options), **result})
+    columns = {f"update {update}": {kind: tuple(pair) for kind, pair in result["per_type"].items()}}
+    print(f"success on {options.split}, every task once\n{summary.success_table(columns)}\nwritten to {path}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
