@@ -63,21 +63,36 @@ class ModelOptions:
         )
 
 
+WARM_START_TOKENS = ("replies", "everything")
+
+
 @dataclasses.dataclass(frozen=True)
 class WarmStartOptions:
-    """Supervised start on expert episodes of `tasks` training tasks."""
+    """Supervised start on expert episodes of the first `tasks` training tasks.
+
+    Attributes:
+      tokens: train on the expert's "replies" alone, or on "everything" it saw and said, which teaches a
+        model that starts from nothing to read and copy names sooner.
+      rows_per_batch: token rows of an optimizer step. micro_rows: of one gradient computation.
+    """
 
     tasks: int = 256
     epochs: int = 4
+    tokens: str = "replies"
     rows_per_batch: int = 16
     micro_rows: int = 8
     learning_rate: float = 1e-3
     warmup_steps: int = 20
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("tasks", "epochs"):
             _require(getattr(self, name) >= 0, f"warm_start.{name}", getattr(self, name), "0 or more")
-        _require(self.rows_per_batch > 0, "warm_start.rows_per_batch", self.rows_per_batch, "1 or more")
+        for name in ("rows_per_batch", "micro_rows"):
+            _require(getattr(self, name) >= 1, f"warm_start.{name}", getattr(self, name), "1 or more")
+        _require(
+            self.tokens in WARM_START_TOKENS, "warm_start.tokens", self.tokens, f"one of {WARM_START_TOKENS}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -249,7 +249,7 @@ class Replay:
 
 
 def replay(
-    workdir: pathlib.Path, updates: Sequence[int], credit: Callable[[CreditInputs], CreditOutput]
+    workdir: pathlib.Path, updates: Iterable[int], credit: Callable[[CreditInputs], CreditOutput]
 ) -> Replay:
     """Recompute the corrections of logged updates from their logged trajectories, bit for bit.
 
@@ -258,9 +258,10 @@ def replay(
       updates: which updates.
       credit: the run's credit function, NumPy `CreditInputs` to `CreditOutput` (any array type).
     """
-    steps = proofs = 0
+    count = steps = proofs = 0
     differing: list[str] = []
     for update in updates:
+        count += 1
         output = credit(read_inputs(workdir, update))
         correction, advantage = np.asarray(output.correction), np.asarray(output.advantages)
         table = pq.read_table(workdir / "rollouts" / f"{file_stem(update)}.parquet").to_pydict()
@@ -273,7 +274,7 @@ def replay(
             ]
         steps += len(table["step"])
         proofs += _compare_proofs(workdir, update, output, differing)
-    return Replay(updates=len(updates), steps=steps, proofs=proofs, differing=differing)
+    return Replay(updates=count, steps=steps, proofs=proofs, differing=differing)
 
 
 def _difference(

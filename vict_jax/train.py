@@ -23,7 +23,15 @@ from absl import logging
 from flax import nnx
 
 from vict_jax import checkpoint, proofs, summary
-from vict_jax.batching import Rollout, credit_inputs, pack_sequences, to_device, to_host, token_rows
+from vict_jax.batching import (
+    Rollout,
+    TokenSequence,
+    credit_inputs,
+    pack_sequences,
+    to_device,
+    to_host,
+    token_rows,
+)
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.evaluate import evaluate
@@ -164,11 +172,16 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
             progress=move,
         )
     sequences = [(0, sequence) for episode in episodes if not episode.lost for sequence in episode.sequences]
+    if options.tokens == "everything":
+        sequences = [(0, train_everything(sequence)) for _, sequence in sequences]
     rows, report = pack_sequences(sequences, row_length=rollout.max_context, row_multiple=options.micro_rows)
     steps = options.epochs * -(-report.rows // options.rows_per_batch)
     optimizer = make_optimizer(
         OptimizerOptions(
-            learning_rate=options.learning_rate, warmup_steps=options.warmup_steps, schedule="cosine"
+            learning_rate=options.learning_rate,
+            warmup_steps=options.warmup_steps,
+            weight_decay=options.weight_decay,
+            schedule="cosine",
         ),
         total_steps=max(steps, options.warmup_steps + 1),
     )
@@ -187,6 +200,11 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
         )
         metrics.write("warm_start", 0, {"epoch": epoch, **row})
     return state.params
+
+
+def train_everything(sequence: TokenSequence) -> TokenSequence:
+    """The sequence with every token trained but the first, which nothing predicts."""
+    return dataclasses.replace(sequence, trained=np.arange(len(sequence.ids)) > 0)
 
 
 def run_update(
