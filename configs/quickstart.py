@@ -13,16 +13,16 @@ from vict_jax.config import default_config
 def get_config() -> ml_collections.ConfigDict:
     """The config, locked."""
     config = default_config("alfworld")
-    config.env.update(max_steps=15, num_train=4096, num_valid=192)
+    config.env.update(max_steps=15, num_train=8192, num_valid=192)
     config.env.update(min_receptacles=5, max_receptacles=5, min_things=3, max_things=4)
     config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
     config.model.scan_layers = False  # two layers compile fast enough, and run faster on a CPU
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
-    config.rollout.update(max_context=320, max_new_tokens=12, rows=64)
-    config.warm_start.update(tasks=4000, epochs=1, rows_per_batch=4, micro_rows=4)
+    config.rollout.update(max_context=320, max_new_tokens=12, rows=128)
+    config.warm_start.update(tasks=8000, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=50, weight_decay=0.1)
-    config.train.update(updates=60, groups=8, rollouts=8, eval_every=15, checkpoint_every=10)
-    config.ppo.update(minibatches=2, micro_rows=8)
-    config.optimizer.update(learning_rate=3e-4, warmup_steps=5)
-    config.eval.update(batch=96)
+    config.train.update(updates=80, groups=8, rollouts=16, eval_every=20, checkpoint_every=10)
+    config.ppo.update(minibatches=4, micro_rows=8)
+    config.optimizer.update(learning_rate=2e-4, warmup_steps=5)
+    config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
     return config.lock()
