@@ -173,7 +173,7 @@ def _no_space(path: pathlib.Path, why: str) -> OSError:
 
 def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
     try:
-        ocp.save(path, dict(leaves))
+        ocp.save(path.absolute(), dict(leaves))  # Orbax refuses relative paths
     except ValueError as error:
         # TensorStore reports a full disk as a ValueError with this status.
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -183,7 +183,7 @@ def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
 
 def _read_arrays(path: pathlib.Path, abstract_tree: Any) -> Any:
     named = _named_leaves(abstract_tree)
-    loaded = ocp.load(path, named)
+    loaded = ocp.load(path.absolute(), named)
     # PRNG keys come back under the sharding of their raw words, one axis more; the others stay as they are.
     leaves = [jax.device_put(loaded[name], leaf.sharding) for name, leaf in named.items()]
     return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)

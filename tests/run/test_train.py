@@ -130,7 +130,7 @@ def test_replay_notices_a_changed_correction(
             (tmp_path / folder / path.name).write_bytes(path.read_bytes())
     path = tmp_path / "rollouts" / "update_000001.parquet"
     table = pq.read_table(path)
-    changed = np.array(table["correction"])
+    changed = table["correction"].to_numpy().copy()
     changed[0] = np.nextafter(changed[0], np.float32(1))  # one bit
     index = table.schema.get_field_index("correction")
     pq.write_table(table.set_column(index, table.schema.field(index), [changed]), path)
