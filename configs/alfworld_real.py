@@ -27,7 +27,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.vocab_size = 2048
     config.warm_start.tasks = 36
     config.warm_start.epochs = 30
-    config.train.updates = 20
-    config.train.groups = 4
+    config.train.update(updates=20, groups=4, rollouts=8, eval_every=10)
     config.eval.batch = 16
     return config.lock()

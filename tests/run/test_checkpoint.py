@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import pathlib
 import shutil
 
 import jax
@@ -63,6 +64,13 @@ def test_round_trip_is_exact(two):
     assert (restored.step, restored.metadata, restored.skipped) == (2, {"update": 2}, ())
     assert_same(restore(two, step=1).tree, make_tree(1))
     assert checkpoint.latest_step(two) == 2
+
+
+def test_a_relative_directory_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = pathlib.Path("runs/here")
+    checkpoint.save(folder, 1, make_tree(1), {}, keep=1)
+    assert_same(restore(folder).tree, make_tree(1))
 
 
 def test_learner_state_round_trip(tmp_path):

@@ -199,7 +199,9 @@ def test_a_finished_run_is_not_run_again(finished: pathlib.Path, config: RunConf
 
 
 def start(workdir: pathlib.Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "launch.local", "--config=tests/run/small.py", f"--workdir={workdir}"]
+    # A relative directory, as in the README.
+    relative = os.path.relpath(workdir, ROOT)
+    command = [sys.executable, "-m", "launch.local", "--config=tests/run/small.py", f"--workdir={relative}"]
     return subprocess.Popen(
         [*command, *more],
         cwd=ROOT,
