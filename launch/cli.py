@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import pathlib
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
-from ml_collections import config_flags
 
 from vict_jax import config as config_lib
 from vict_jax.metrics import RunError
@@ -32,13 +33,15 @@ def _check_overrides(argv: Sequence[str]) -> None:
     files = [arg for arg in argv if arg.startswith("--config=")]
     if not files:
         return
-    # A separate flag set: only the config file itself is read here, before any override is applied.
-    holder = flags.FlagValues()
-    loaded = config_flags.DEFINE_config_file("config", flag_values=holder)
-    holder([argv[0], files[-1]])
+    path, _, argument = files[-1].removeprefix("--config=").partition(":")
+    if not pathlib.Path(path).is_file():
+        sys.exit(f"error: --config={path} is not a file")
+    # config_flags would fail at the first unknown key with a traceback, so the file is read here first.
+    get_config = runpy.run_path(path)["get_config"]
+    config = get_config(argument) if argument else get_config()
     keys = [arg.removeprefix(_OVERRIDE).split("=", 1)[0] for arg in argv if arg.startswith(_OVERRIDE)]
     try:
-        config_lib.check_overrides(loaded.value, keys)
+        config_lib.check_overrides(config, keys)
     except ValueError as error:
         sys.exit(f"error: {error}")
 
