@@ -170,9 +170,14 @@ class MetricsWriter:
             self._events.flush()
 
     def close(self) -> None:
-        """Flush and close both outputs."""
-        self._file.close()
-        self._events.close()
+        """Flush and close both outputs.
+
+        Raises:
+          RunError: the disk is full.
+        """
+        with disk_full_is_clear(self.path):
+            self._file.close()
+            self._events.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
