@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.ppo.update(minibatches=4, micro_rows=8)
     config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
     # Most marginals of a group are equal, so their median is the value itself and nothing is left to
-    # credit; the mean keeps a correction in about a third of the rollouts.
+    # credit; the mean keeps a correction in a fifth to a third of the rollouts.
     config.credit.center = "mean"
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
     return config.lock()
