@@ -81,7 +81,9 @@ class Atom:
       id: name, unique in the task (`placed`, `heated`, `placed_2`).
       family: atoms of one family are masked together when conformance fails.
       variables: ids of the evidence variables the predicate reads.
-      requires: ids of atoms that must hold for this one to hold (not necessarily closed).
+      requires: ids of atoms that must all hold for this one to hold (not necessarily closed).
+      alternatives: further premises in several ways, one of which must hold as well; each is a tuple of
+        atom ids. With none there is nothing to choose. Read as Horn rules: `id <- requires and way`.
       irreversible: a VIOLATED status can never be undone.
       terminal_only: evaluated only at the end; keeps its last writer or final commit.
       role: read by the score, or only required by atoms that are.
@@ -94,6 +96,7 @@ class Atom:
     family: str
     variables: tuple[str, ...]
     requires: tuple[str, ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
     irreversible: bool = False
     terminal_only: bool = False
     role: ScoreRole = ScoreRole.SCORED
@@ -249,6 +252,8 @@ class Domain:
         that the verifier has to notice; `envs.conformance` plays them.
       manifest: (options, splits) -> name of a data file (or set of files) -> its SHA-256. A run refuses to
         continue when it has changed.
+      no_op: an action text that changes nothing but the step count, for interventions: it takes the place
+        of an action in a replay.
     """
 
     name: str
@@ -263,3 +268,4 @@ class Domain:
     corpus: Callable[[Any], Sequence[str]]
     mutations: Callable[[Any, Task], Mapping[str, Sequence[str]]] = no_mutations
     manifest: Callable[[Any, Sequence[str]], Mapping[str, str]] = no_data
+    no_op: str = "do nothing"
