@@ -69,6 +69,7 @@ class Rollout:
       sequences: the model sequences whose trained tokens are the sampled replies.
       actions: T action texts.
       observations: T+1 raw observation texts, [t] before action t; T of them if the rollout is lost.
+      taken: bool[T], the environment saw the action; it may never see a reply that did not parse.
       valid: bool[T], the reply parsed and the environment accepted the action.
       record: the verifier's record, None if the rollout is lost to an environment error or time-out.
       score: terminal score V; 0 if lost.
@@ -79,6 +80,7 @@ class Rollout:
     sequences: tuple[TokenSequence, ...]
     actions: tuple[str, ...]
     observations: tuple[str, ...]
+    taken: np.ndarray
     valid: np.ndarray
     record: VerifierRecord | None
     score: float
@@ -86,8 +88,9 @@ class Rollout:
 
     def __post_init__(self) -> None:
         steps = len(self.actions)
-        if self.valid.shape != (steps,):
-            raise ValueError(f"Rollout.valid has shape {self.valid.shape}, but there are {steps} actions")
+        for name, flags in {"taken": self.taken, "valid": self.valid}.items():
+            if flags.shape != (steps,):
+                raise ValueError(f"Rollout.{name} has shape {flags.shape}, but there are {steps} actions")
         for sequence in self.sequences:
             trained_steps = sequence.step[sequence.trained]
             if trained_steps.size and not 0 <= trained_steps.min() <= trained_steps.max() < steps:

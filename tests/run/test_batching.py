@@ -68,6 +68,7 @@ def make_rollout(steps, *, task=TASK, end=EndReason.SUCCESS, score=1.0, **record
         sequences=tuple(sequence(step=t, start=100 * t) for t in range(steps)),
         actions=tuple(f"action {t}" for t in range(steps)),
         observations=tuple(f"room {t}" for t in range(steps + (not lost))),
+        taken=np.ones(steps, bool),
         valid=np.ones(steps, bool),
         record=None if lost else make_record(steps, score=score, **record),
         score=0.0 if lost else score,

@@ -134,8 +134,9 @@ class Episode:
         if isinstance(record, Fault):
             self.lose(record)
             record = None
+        taken = np.array(self.taken, bool)
         if record is not None:
-            record = spread_record(record, np.array(self.taken, bool))
+            record = spread_record(record, taken)
         steps = len(self.actions)
         readable = np.array([parsed.valid for parsed in self.parsed], bool)
         accepted = np.array(self.accepted, bool)
@@ -145,6 +146,7 @@ class Episode:
             sequences=self.context.sequences(),
             actions=tuple(self.actions),
             observations=tuple(texts[: steps + (record is not None)]),
+            taken=taken,
             valid=readable & accepted,
             record=record,
             score=record.score if record else 0.0,
