@@ -38,9 +38,9 @@ def _check_overrides(argv: Sequence[str]) -> None:
         sys.exit(f"error: --config={path} is not a file")
     # config_flags would fail at the first unknown key with a traceback, so the file is read here first.
     get_config = runpy.run_path(path)["get_config"]
-    config = get_config(argument) if argument else get_config()
     keys = [arg.removeprefix(_OVERRIDE).split("=", 1)[0] for arg in argv if arg.startswith(_OVERRIDE)]
     try:
+        config = get_config(argument) if argument else get_config()
         config_lib.check_overrides(config, keys)
     except ValueError as error:
         sys.exit(f"error: {error}")

@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 
 import ml_collections
 
-from envs.alfworld.domain import DOMAIN as ALFWORLD
-from envs.alfworld.domain import AlfworldOptions
-from envs.base import Domain
+from envs.lookup import environment
 from vict_jax.credit.vict import METHODS, VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.rollout.options import RolloutOptions
-
-# The environments a config can name, each with the dataclass of its own options.
-ENVIRONMENTS: dict[str, tuple[Domain, type]] = {"alfworld": (ALFWORLD, AlfworldOptions)}
 
 C = TypeVar("C")
 
@@ -165,7 +160,7 @@ class RunConfig:
     eval: EvalOptions
 
     def __post_init__(self) -> None:
-        domain, _ = ENVIRONMENTS[self.env.name]
+        domain, _ = environment(self.env.name)
         for name, split in (("train.split", self.train.split), ("eval.split", self.eval.split)):
             _require(split in domain.splits, name, split, f"one of {list(domain.splits)}")
         _require(
@@ -198,10 +193,16 @@ def _field_defaults(cls: type) -> dict[str, Any]:
 
 
 def default_config(env: str = "alfworld") -> ml_collections.ConfigDict:
-    """The ConfigDict of all defaults for an environment; a config file changes what it needs and locks it."""
-    _require(env in ENVIRONMENTS, "env.name", env, f"one of {sorted(ENVIRONMENTS)}")
-    _, options = ENVIRONMENTS[env]
+    """The ConfigDict of all defaults for an environment; a config file changes what it needs and locks it.
+
+    Training uses the first split of the environment and validation the last.
+
+    Args:
+      env: a built-in name or a dotted module name, see `envs.lookup.environment`.
+    """
+    domain, options = environment(env)
     config = {name: _field_defaults(cls) for name, cls in _SECTIONS.items()}
+    config["train"]["split"], config["eval"]["split"] = domain.splits[0], domain.splits[-1]
     config["env"] = {"name": env, **_ENV_COMMON, **_field_defaults(options)}
     config["credit"] = {"method": "vict", **_field_defaults(VictOptions)}
     return ml_collections.ConfigDict({"seed": 0, **config}, convert_dict=True, allow_dotted_keys=False)
@@ -279,15 +280,13 @@ def _from_values(values: Mapping[str, Any]) -> RunConfig:
         raise ValueError(f"config section {key!r} is missing; start from vict_jax.config.default_config()")
     env = dict(values["env"])
     name = env.pop("name")
-    _require(name in ENVIRONMENTS, "env.name", name, f"one of {sorted(ENVIRONMENTS)}")
+    _, options = environment(name)
     common = {key: env.pop(key, default) for key, default in _ENV_COMMON.items()}
     _require(common["timeout_s"] > 0, "env.timeout_s", common["timeout_s"], "seconds above 0")
     credit = dict(values["credit"])
     return RunConfig(
         seed=values["seed"],
-        env=EnvOptions(
-            name=name, options=build(ENVIRONMENTS[name][1], env, "env.", ["name", *_ENV_COMMON]), **common
-        ),
+        env=EnvOptions(name=name, options=build(options, env, "env.", ["name", *_ENV_COMMON]), **common),
         credit=CreditOptions(
             method=credit.pop("method"), options=build(VictOptions, credit, "credit.", ["method"])
         ),

@@ -18,8 +18,9 @@ from flax import nnx
 
 from envs import conformance
 from envs.base import Domain, Task
+from envs.lookup import environment
 from envs.pool import EnvPool
-from vict_jax.config import ENVIRONMENTS, RunConfig
+from vict_jax.config import RunConfig
 from vict_jax.metrics import RunError, read_json, write_json
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig
@@ -75,7 +76,7 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
       RunError: the data differ from those the run directory was started with.
       ValueError, FileNotFoundError: the environment refuses its options or data.
     """
-    domain, _ = ENVIRONMENTS[config.env.name]
+    domain, _ = environment(config.env.name)
     options = config.env.options
     check_prompt(config.rollout)
     train_tasks = domain.tasks(options, config.train.split)

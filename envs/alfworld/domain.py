@@ -87,6 +87,9 @@ class AlfworldOptions:
         )
 
 
+Options = AlfworldOptions  # the name under which `envs.lookup` finds them
+
+
 def _textworld() -> Engine:
     from envs.alfworld.textworld import TextWorldEngine  # the optional extra, imported when asked for
 

@@ -13,7 +13,6 @@ from envs.alfworld import domain, verifier
 from envs.alfworld.domain import DOMAIN, AlfworldEnv, AlfworldOptions
 from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord
 from tests.envs import toy_env
-from vict_jax import config
 from vict_jax.audit import __main__ as audit
 
 HEAT = AlfworldOptions(task_types=("pick_heat_then_place_in_recep",), num_train=24)
@@ -253,7 +252,7 @@ def test_audit_command(tmp_path, capsys):
 
 def test_audit_command_fails_with_the_domain(monkeypatch, capsys):
     planted = dataclasses.replace(DOMAIN, make=ForgetsHeatEnv)
-    monkeypatch.setitem(config.ENVIRONMENTS, "alfworld", (planted, AlfworldOptions))
+    monkeypatch.setattr(domain, "DOMAIN", planted)
     options = ["--option", "task_types=('pick_heat_then_place_in_recep',)", "--option", "num_train=4"]
     assert audit.main(["--env", "alfworld", "--split", "train", *options]) == 1
     assert "mutated transformation dropped" in capsys.readouterr().out

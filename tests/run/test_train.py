@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from envs.lookup import environment
 from tests.run.small import small_config
 from vict_jax import checkpoint, metrics, proofs, train
 from vict_jax.batching import to_device, to_host
-from vict_jax.config import ENVIRONMENTS, RunConfig, from_config_dict
+from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.credit.assign import assign_credit
 from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs, CreditOutput
@@ -75,7 +76,7 @@ def credit_of(config: RunConfig) -> Callable[[CreditInputs], CreditOutput]:
         output, violations = assign_credit(
             to_device(inputs, replicated(make_mesh())),
             method=config.credit.method,
-            aggregate=ENVIRONMENTS[config.env.name][0].aggregate,
+            aggregate=environment(config.env.name)[0].aggregate,
             options=config.credit.options,
         )
         assert violations == 0

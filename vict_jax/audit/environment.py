@@ -11,7 +11,8 @@ from typing import Any
 import tqdm
 
 from envs import conformance
-from vict_jax.config import ENVIRONMENTS, build
+from envs.lookup import environment
+from vict_jax.config import build
 from vict_jax.metrics import write_json
 
 
@@ -52,7 +53,7 @@ def read_options(pairs: Sequence[str]) -> dict[str, Any]:
 
 def main(args: argparse.Namespace) -> int:
     """Check a verifier interface and print one table a split; returns the exit code."""
-    domain, options_class = ENVIRONMENTS[args.env]
+    domain, options_class = environment(args.env)
     values = read_options(args.option) | ({"data_dir": args.data_dir} if args.data_dir else {})
     options: Any = build(options_class, values, "env.")
     reports = {}

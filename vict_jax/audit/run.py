@@ -8,9 +8,10 @@ import pathlib
 
 import tqdm
 
+from envs.lookup import environment
 from vict_jax import proofs
 from vict_jax.batching import to_device, to_host
-from vict_jax.config import ENVIRONMENTS, from_plain
+from vict_jax.config import from_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.metrics import RunError, read_json, write_json
 from vict_jax.sharding import make_mesh, replicated
@@ -29,7 +30,7 @@ def audit_run(workdir: pathlib.Path) -> proofs.Replay:
     if not (workdir / "config.json").is_file():
         raise RunError(f"--workdir {workdir} holds no run (no config.json in it)")
     config = from_plain(read_json(workdir / "config.json"))
-    domain, _ = ENVIRONMENTS[config.env.name]
+    domain, _ = environment(config.env.name)
     sharding = replicated(make_mesh())
 
     def credit(inputs: CreditInputs) -> CreditOutput:
