@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from envs.base import Domain, Task, VerifierRecord, hash_evidence, requirement_closure, stable_hash
+from envs.base import Domain, Task, VerifierRecord, hash_evidence, stable_hash
+from envs.closure import Closure, requirement_closure
+from vict_jax.lexical import mention_table
 from vict_jax.types import CreditInputs, TokenBatch
 
 
@@ -180,21 +182,15 @@ def _group_record(group: Sequence[Rollout], domain: Domain) -> VerifierRecord | 
     return first
 
 
-def _task_arrays(
-    record: VerifierRecord | None, domain: Domain, masked_families: Collection[str]
-) -> dict[str, Any]:
+def _task_arrays(record: VerifierRecord | None, domain: Domain) -> dict[str, Any]:
     """The fields of one group that belong to its task, padded; all False / 0 without a record."""
     atoms = record.atoms if record else ()
     variables = record.variables if record else ()
     m, v = domain.max_atoms, domain.max_variables
-    requires, acyclic = requirement_closure(atoms)
     binds = np.array([[x.id in atom.variables for x in variables] for atom in atoms], bool)
-    unmasked = np.array([atom.family not in masked_families for atom in atoms], bool)
     return {
         "binds": _pad(binds.reshape(len(atoms), len(variables)), (m, v)),
         "observation_var": _pad(np.array([x.observation for x in variables], bool), (v,)),
-        "requires": _pad(requires, (m, m)),
-        "usable": _pad(acyclic & unmasked, (m,)),
         "irreversible": _pad(np.array([a.irreversible for a in atoms], bool), (m,)),
         "terminal_only": _pad(np.array([a.terminal_only for a in atoms], bool), (m,)),
         "eta": np.float32(record.eta if record else 0.0),
@@ -216,7 +212,35 @@ def _task_params(records: Sequence[VerifierRecord | None], domain: Domain) -> di
     return params
 
 
-def _rollout_arrays(rollout: Rollout, domain: Domain, steps: int) -> dict[str, Any]:
+MASKED = "masked family"
+
+
+def _states(record: VerifierRecord, closure: Closure, masked_families: Collection[str]) -> list[str]:
+    return [
+        MASKED if atom.family in masked_families else reason
+        for atom, reason in zip(record.atoms, closure.unsettled, strict=True)
+    ]
+
+
+def atom_states(rollout: Rollout, masked_families: Collection[str]) -> list[str]:
+    """Why each atom of a rollout is not usable: "" (it is), `MASKED`, or why its closure is unsettled.
+
+    A lost rollout has no record and so no atoms.
+    """
+    if rollout.record is None:
+        return []
+    closure = requirement_closure(rollout.record.atoms, rollout.record.status)
+    return _states(rollout.record, closure, masked_families)
+
+
+def _rollout_arrays(
+    rollout: Rollout,
+    domain: Domain,
+    steps: int,
+    *,
+    masked_families: Collection[str],
+    mentions: Callable[[str], np.ndarray],
+) -> dict[str, Any]:
     """The fields of one rollout, padded to `steps`. A lost rollout is all padding."""
     m, v, record = domain.max_atoms, domain.max_variables, rollout.record
     taken = len(rollout.actions) if record else 0
@@ -230,11 +254,17 @@ def _rollout_arrays(rollout: Rollout, domain: Domain, steps: int) -> dict[str, A
             "evidence": np.zeros((steps + 1, v), np.int32),
             "commits": np.zeros(steps, bool),
             "scope": np.zeros((steps, m), bool),
+            "requires": np.zeros((m, m), bool),
+            "usable": np.zeros(m, bool),
+            "mentions": np.zeros((steps, m), bool),
             "step_mask": mask,
             "rollout_mask": np.bool_(False),
             "state_id": np.zeros(steps + 1, np.int32),
             "action_id": np.zeros(steps, np.int32),
         }
+    closure = requirement_closure(record.atoms, record.status)
+    usable = np.array([not state for state in _states(record, closure, masked_families)], bool)
+    mentioned = np.array([mentions(action) for action in rollout.actions], bool)
     state_id = np.array([stable_hash(text) for text in rollout.observations], np.int32)
     action_id = np.array([stable_hash(text) for text in rollout.actions], np.int32)
     return {
@@ -243,11 +273,18 @@ def _rollout_arrays(rollout: Rollout, domain: Domain, steps: int) -> dict[str, A
         "evidence": _pad(hash_evidence(record.evidence), (steps + 1, v), repeat_last=True),
         "commits": _pad(record.commits.astype(bool), (steps,)),
         "scope": _pad(record.scope.astype(bool), (steps, m)),
+        "requires": _pad(closure.requires, (m, m)),
+        "usable": _pad(usable, (m,)),
+        "mentions": _pad(mentioned.reshape(taken, len(record.atoms)), (steps, m)),
         "step_mask": mask,
         "rollout_mask": np.bool_(True),
         "state_id": _pad(state_id, (steps + 1,)),
         "action_id": _pad(action_id, (steps,)),
     }
+
+
+def _mention_table(group: Sequence[Rollout]) -> Callable[[str], np.ndarray]:
+    return mention_table([rollout.record for rollout in group if rollout.record is not None])
 
 
 def _check_groups(groups: Sequence[Sequence[Rollout]], group_size: int) -> None:
@@ -286,8 +323,14 @@ def credit_inputs(
     if len(conforming) != len(groups):
         raise ValueError(f"conforming has {len(conforming)} flags for {len(groups)} groups")
     records = [_group_record(group, domain) for group in groups]
-    tasks = [_task_arrays(record, domain, masked_families) for record in records]
-    rollouts = [[_rollout_arrays(rollout, domain, max_steps) for rollout in group] for group in groups]
+    tasks = [_task_arrays(record, domain) for record in records]
+    rollouts = [
+        [
+            _rollout_arrays(rollout, domain, max_steps, masked_families=masked_families, mentions=mentions)
+            for rollout in group
+        ]
+        for group, mentions in zip(groups, map(_mention_table, groups), strict=True)
+    ]
     fields: dict[str, Any] = {name: np.stack([task[name] for task in tasks]) for name in tasks[0]}
     fields |= {
         name: np.stack([np.stack([r[name] for r in row]) for row in rollouts]) for name in rollouts[0][0]

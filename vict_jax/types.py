@@ -62,9 +62,11 @@ class CreditInputs:
       scope: bool[G, N, T, M], atoms that a commit finalises.
       binds: bool[G, M, V], variables that an atom reads.
       observation_var: bool[G, V], True for observation variables, False for state variables.
-      requires: bool[G, M, M], [j, k] = j requires k; transitively closed; reflexive on the atoms that
-        exist and only on them, so that its diagonal tells them from padding.
-      usable: bool[G, M], conforming atoms with an unambiguous closure; False on padding.
+      requires: bool[G, N, M, M], [j, k] = j requires k in this rollout; transitively closed; reflexive on the
+        atoms that exist and only on them, so that its diagonal tells them from padding.
+      usable: bool[G, N, M], conforming atoms with an unambiguous closure in this rollout; False on padded
+        atoms.
+      mentions: bool[G, N, T, M], the action text shares a word with what the atom speaks of.
       irreversible: bool[G, M].
       terminal_only: bool[G, M].
       conforming: bool[G], the task's aggregator passed conformance; else its corrections are zero.
@@ -85,6 +87,7 @@ class CreditInputs:
     observation_var: jax.Array
     requires: jax.Array
     usable: jax.Array
+    mentions: jax.Array
     irreversible: jax.Array
     terminal_only: jax.Array
     conforming: jax.Array

@@ -65,6 +65,7 @@ def rollout(
     writes: Sequence[tuple[int, int]] = (),
     reveals: Sequence[tuple[int, int]] = (),
     commits: Mapping[int, Sequence[int]] | None = None,
+    mentions: Sequence[tuple[int, int]] = (),
     status: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[str, Any]:
     """One rollout whose atom j binds state variable 2j and observation variable 2j + 1.
@@ -74,6 +75,7 @@ def rollout(
       steps: T_i.
       writes, reveals: (t, j), action t changes the state variable, or reveals the observation, of atom j.
       commits: t -> atoms that action t finalises.
+      mentions: (t, j), the text of action t mentions atom j.
       status: index t -> whole status row, where the default will not do.
     """
     atoms = len(final)
@@ -90,12 +92,16 @@ def rollout(
     scope = np.zeros((steps, atoms), bool)
     for t, scoped in (commits or {}).items():
         scope[t, list(scoped)] = True
+    mentioned = np.zeros((steps, atoms), bool)
+    for t, j in mentions:
+        mentioned[t, j] = True
     return {
         "score": np.float32(score),
         "status": table,
         "evidence": evidence,
         "commits": scope.any(1),
         "scope": scope,
+        "mentions": mentioned,
         "step_mask": np.ones(steps, bool),
     }
 
@@ -139,8 +145,9 @@ def group(
         scope=padded("scope", steps),
         binds=binds,
         observation_var=np.arange(2 * atoms) % 2 == 1,
-        requires=closure,
-        usable=flags(usable, True),
+        requires=np.stack([closure] * len(rollouts)),
+        usable=np.stack([flags(usable, True)] * len(rollouts)),
+        mentions=padded("mentions", steps),
         irreversible=flags(irreversible, False),
         terminal_only=flags(terminal_only, False),
         conforming=np.array(conforming),
@@ -185,14 +192,16 @@ def random_inputs(
     still = rng.random((g, n, t, v)) < 0.6
     for step in range(t):
         evidence[:, :, step + 1] = np.where(still[:, :, step], evidence[:, :, step], evidence[:, :, step + 1])
-    order = np.tril(rng.random((g, m, m)) < 0.2, -1) | np.eye(m, dtype=bool)
+    task = np.tril(rng.random((g, 1, m, m)) < 0.2, -1)
+    way = np.tril(rng.random((g, n, m, m)) < 0.05, -1)  # a choice that each trace settles for itself
+    order = task | way | np.eye(m, dtype=bool)
     for k in range(m):
-        order |= order[:, :, k : k + 1] & order[:, k : k + 1, :]
+        order |= order[..., k : k + 1] & order[..., k : k + 1, :]
     permutation = rng.permutation(m)
-    order = order[:, permutation][:, :, permutation]
+    order = order[..., permutation, :][..., permutation]
     length = rng.integers(1, t + 1, (g, n))
     commits = rng.random((g, n, t)) < 0.2
-    usable = rng.random((g, m)) < 0.85
+    usable = (rng.random((g, 1, m)) < 0.9) & (rng.random((g, n, m)) < 0.95)
     usable[rng.random(g) < 0.1] = False
     weight = rng.choice([0.125, 0.25, 0.5, 1.0], (g, m)) if exact_params else rng.random((g, m))
     inputs = CreditInputs(
@@ -205,6 +214,7 @@ def random_inputs(
         observation_var=rng.random((g, v)) < 0.5,
         requires=order,
         usable=usable,
+        mentions=rng.random((g, n, t, m)) < 0.3,
         irreversible=rng.random((g, m)) < 0.4,
         terminal_only=rng.random((g, m)) < 0.25,
         conforming=rng.random(g) < 0.9,
@@ -243,7 +253,7 @@ def _make_mostly_consistent(
         for j in range(n):
             if rng.random() < 0.9:
                 held = last[i, j] == S
-                broken = held & (order[i] & ~held).any(axis=1)
+                broken = held & (order[i, j] & ~held).any(axis=1)
                 last[i, j, broken] = U
             status[i, j, length[i, j]] = last[i, j]
 
@@ -269,8 +279,9 @@ def pad(
         "scope": "gntm",
         "binds": "gmv",
         "observation_var": "gv",
-        "requires": "gmm",
-        "usable": "gm",
+        "requires": "gnmm",
+        "usable": "gnm",
+        "mentions": "gntm",
         "irreversible": "gm",
         "terminal_only": "gm",
         "conforming": "g",
@@ -296,11 +307,12 @@ def pad(
         return out
 
     fields = {name: extend(getattr(inputs, name), names) for name, names in axes.items()}
-    for name in ("usable", "step_mask", "rollout_mask"):
+    for name in ("step_mask", "rollout_mask"):
         fields[name] = extend(getattr(inputs, name), axes[name], promised=True)
     g, m, v = np.asarray(inputs.binds).shape
     fields["binds"][:g, :m, v:] = False
-    fields["requires"][:, np.arange(m, m + atoms), np.arange(m, m + atoms)] = False
+    fields["usable"][..., m:] = False
+    fields["requires"][..., np.arange(m, m + atoms), np.arange(m, m + atoms)] = False
     params = {name: extend(value, "gm") for name, value in inputs.params.items()}
     for value in params.values():  # 0 on padded atoms by contract; anything in padded groups
         value[:g, m:] = 0
@@ -310,7 +322,7 @@ def pad(
 def crop(output: CreditOutput, like: CreditInputs) -> CreditOutput:
     """The part of the output for padded inputs that belongs to the unpadded inputs `like`."""
     g, n, t = np.asarray(like.commits).shape
-    m = np.asarray(like.usable).shape[1]
+    m = np.asarray(like.usable).shape[-1]
     proofs = output.proofs
     if proofs is not None:
         edge = ("witness", "weight", "contribution")

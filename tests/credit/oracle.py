@@ -41,7 +41,7 @@ def base_advantages(scores: list[float], base: str, eps: float) -> tuple[list[fl
 def edges_of_atom(group: CreditInputs, i: int, j: int) -> list[tuple[int, Relation]]:
     steps = int(np.sum(group.step_mask[i]))
     found: list[tuple[int, Relation]] = []
-    if not group.usable[j]:
+    if not group.usable[i, j]:
         return found
     evidence = group.evidence[i]
     bound = [v for v in range(evidence.shape[1]) if group.binds[j, v]]
@@ -76,11 +76,13 @@ def edge_weight(edges: list[tuple[int, Relation]], relation: Relation) -> float:
 class Verifier:
     """Edits of one rollout's terminal assignment and their effects."""
 
-    def __init__(self, group: CreditInputs, satisfied: set[int], aggregate: Any, q: int):
-        self.atoms = len(group.usable)
+    def __init__(self, group: CreditInputs, i: int, satisfied: set[int], aggregate: Any, q: int):
+        self.atoms = group.usable.shape[-1]
         self.group, self.satisfied, self.aggregate, self.q = group, satisfied, aggregate, q
-        self.usable = [j for j in range(self.atoms) if group.usable[j]]
-        self.requires = {j: {k for k in range(self.atoms) if group.requires[j, k]} for j in range(self.atoms)}
+        self.usable = [j for j in range(self.atoms) if group.usable[i, j]]
+        self.requires = {
+            j: {k for k in range(self.atoms) if group.requires[i, j, k]} for j in range(self.atoms)
+        }
 
     def score(self, satisfied: set[int]) -> float:
         flags = np.array([j in satisfied for j in range(self.atoms)])
@@ -204,7 +206,7 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
             q = int(np.sign(advantage)) if abs(advantage) > options.eps_q else 0
             rho = options.gamma_rho * scale * abs(advantage)
             satisfied = {j for j in range(m_count) if group.status[i, steps, j] == Status.SATISFIED}
-            verifier = verifiers[i] = Verifier(group, satisfied, aggregate, q)
+            verifier = verifiers[i] = Verifier(group, i, satisfied, aggregate, q)
             if options.core == "complete":
                 core, delta, hits[i] = verifier.complete(float(group.eta), options.budget)
             else:
@@ -220,10 +222,10 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
                 potentials[i, j] = verifier.marginal(j, core, options.marginals)
                 if cause == Cause.NONE and j in core:
                     out["core"][g, i, j] = True
-                    if group.usable[j] and group.status[i, steps, j] != Status.UNKNOWN:
+                    if group.usable[i, j] and group.status[i, steps, j] != Status.UNKNOWN:
                         out["marginal"][g, i, j] = potentials[i, j]
         for j in range(m_count):
-            supported = [i for i in real if out["core"][g, i, j] and group.usable[j] and edges[i, j]]
+            supported = [i for i in real if out["core"][g, i, j] and group.usable[i, j] and edges[i, j]]
             values = [out["marginal"][g, i, j] for i in supported]
             spread = spread_of(values, options.scale) if len(values) >= 2 else 0.0
             for i in supported:
@@ -238,7 +240,7 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
                         a_vict[g, i, t] += share
             for i in real:
                 in_core = bool(out["core"][g, i, j])
-                if not group.usable[j] or not (in_core or potentials[i, j] != 0):
+                if not group.usable[i, j] or not (in_core or potentials[i, j] != 0):
                     continue
                 steps = int(np.sum(group.step_mask[i]))
                 stopped = Cause(out["cause"][g, i])
@@ -295,7 +297,7 @@ def _figures(out: dict[str, Any], inputs: CreditInputs, counts: Counter[str]) ->
             if out["marginal"][at][j] != 0:
                 counts["marginals"] += 1
                 counts["covered"] += bool(out["witness"][at][:, j].any())
-            if inputs.usable[at[0], j]:
+            if inputs.usable[at][j]:
                 counts["atoms"] += 1
                 counts[f"atom cause {out['atom_cause'][at][j]}"] += 1
     rollouts = max(len(real), 1)

@@ -221,7 +221,18 @@ def test_padding_changes_no_bit(seed: int) -> None:
 def test_permuting_rollouts_permutes(seed: int) -> None:
     inputs = random_batch(seed)
     order = np.random.default_rng(seed).permutation(5)
-    by_rollout = ("score", "status", "evidence", "commits", "scope", "step_mask", "rollout_mask")
+    by_rollout = (
+        "score",
+        "status",
+        "evidence",
+        "commits",
+        "scope",
+        "requires",
+        "usable",
+        "mentions",
+        "step_mask",
+        "rollout_mask",
+    )
     changes = {name: getattr(inputs, name)[:, order] for name in by_rollout}
     plain, output = run(inputs), run(dataclasses.replace(inputs, **changes))
     np.testing.assert_allclose(
@@ -240,12 +251,13 @@ def test_permuting_atoms_changes_nothing(seed: int) -> None:
             "status": 3,
             "scope": 3,
             "binds": 1,
-            "usable": 1,
+            "usable": 2,
+            "mentions": 3,
             "irreversible": 1,
             "terminal_only": 1,
         }.items()
     }
-    changes["requires"] = inputs.requires[:, order][:, :, order]
+    changes["requires"] = inputs.requires[:, :, order][..., order]
     changes["params"] = {name: value[:, order] for name, value in inputs.params.items()}
     plain, output = run(inputs), run(dataclasses.replace(inputs, **changes))
     np.testing.assert_allclose(output.advantages, plain.advantages, rtol=1e-4, atol=1e-5)

@@ -148,9 +148,10 @@ def test_credit_inputs_hold_the_record_and_pad_the_rest():
         assert (inputs.state_id[0, n, steps + 1 :] == 0).all()
     assert inputs.binds[0].tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0] * 4, [0] * 4]
     assert inputs.observation_var[0].tolist() == [False, True, False, False]
-    assert inputs.requires[0, :3, :3].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    assert not inputs.requires[0, 3:].any()
-    assert inputs.usable[0].tolist() == [True, True, True, False, False]
+    for n in range(2):
+        assert inputs.requires[0, n, :3, :3].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+        assert not inputs.requires[0, n, 3:].any()
+        assert inputs.usable[0, n].tolist() == [True, True, True, False, False]
     assert inputs.irreversible[0].tolist() == [False, True, False, False, False]
     assert inputs.terminal_only[0].tolist() == [False, False, True, False, False]
     assert inputs.params["scored"].tolist() == [[True, True, True, False, False]]
@@ -168,8 +169,9 @@ def test_credit_inputs_have_the_declared_dtypes_and_shapes():
         "scope": (np.bool_, (3, 2, 6, 5)),
         "binds": (np.bool_, (3, 5, 4)),
         "observation_var": (np.bool_, (3, 4)),
-        "requires": (np.bool_, (3, 5, 5)),
-        "usable": (np.bool_, (3, 5)),
+        "requires": (np.bool_, (3, 2, 5, 5)),
+        "usable": (np.bool_, (3, 2, 5)),
+        "mentions": (np.bool_, (3, 2, 6, 5)),
         "irreversible": (np.bool_, (3, 5)),
         "terminal_only": (np.bool_, (3, 5)),
         "conforming": (np.bool_, (3,)),
@@ -189,7 +191,8 @@ def test_lost_rollouts_keep_their_place_and_are_masked():
     inputs = inputs_of([[lost, make_rollout(2)], [lost, lost]])
     assert inputs.rollout_mask.tolist() == [[False, True], [False, False]]
     assert not inputs.step_mask[0, 0].any()
-    assert inputs.usable.tolist() == [[True, True, True, False, False], [False] * 5]
+    assert inputs.usable.tolist() == [[[False] * 5, [True, True, True, False, False]], [[False] * 5] * 2]
+    assert batching.atom_states(lost, ()) == []
     with pytest.raises(ValueError, match="every rollout of every group was lost"):
         inputs_of([[lost, lost]])
 
@@ -197,15 +200,59 @@ def test_lost_rollouts_keep_their_place_and_are_masked():
 def test_ambiguous_and_masked_atoms_are_not_usable():
     cyclic = (ATOMS[0], dataclasses.replace(ATOMS[1], requires=("placed",)), ATOMS[2])
     group = [make_rollout(2, atoms=cyclic), make_rollout(3, atoms=cyclic)]
-    assert inputs_of([group]).usable[0].tolist() == [True, False, False, False, False]
-    plain = [make_rollout(2), make_rollout(3)]
-    assert inputs_of([plain], masked_families=("heat",)).usable[0].tolist() == [
-        True,
-        False,
-        True,
-        False,
-        False,
+    assert inputs_of([group]).usable[0].tolist() == [[True, False, False, False, False]] * 2
+    assert batching.atom_states(group[0], ()) == [
+        "",
+        "cycle: hot <- placed <- hot",
+        "cycle: placed <- hot <- placed",
     ]
+    plain = [make_rollout(2), make_rollout(3)]
+    masked = inputs_of([plain], masked_families=("heat",))
+    assert masked.usable[0].tolist() == [[True, False, True, False, False]] * 2
+    assert batching.atom_states(plain[0], ("heat",)) == ["", batching.MASKED, ""]
+
+
+def test_a_choice_is_settled_for_each_rollout_by_itself():
+    """`placed` needs `taken` or `hot`; only the first rollout tells which."""
+    atoms = (ATOMS[0], dataclasses.replace(ATOMS[1], requires=(), irreversible=False), ATOMS[2])
+    atoms = (*atoms[:2], dataclasses.replace(atoms[2], requires=(), alternatives=(("taken",), ("hot",))))
+
+    def with_status(*rows):
+        record = make_record(len(rows) - 1, atoms=atoms)
+        record = dataclasses.replace(record, status=np.array(rows, np.int8))
+        return dataclasses.replace(make_rollout(len(rows) - 1), record=record)
+
+    group = [
+        with_status([2, 2, 2], [1, 2, 2], [1, 2, 1]),
+        with_status([2, 2, 2], [1, 1, 2], [1, 1, 1]),
+    ]
+    inputs = inputs_of([group])
+    assert inputs.requires[0, 0, 2].tolist() == [True, False, True, False, False]
+    assert inputs.requires[0, 1, 2].tolist() == [False, False, True, False, False]
+    assert inputs.usable[0, :, :3].tolist() == [[True, True, True], [True, True, False]]
+    assert batching.atom_states(group[1], ()) == [
+        "",
+        "",
+        "disjunction: placed <- taken or hot: 2 of 2 ways hold in state 2",
+    ]
+
+
+def test_actions_mention_atoms_whose_words_they_share():
+    def rollout(actions, values):
+        steps = len(actions)
+        record = make_record(steps)
+        record = dataclasses.replace(record, evidence=tuple((v, "", "In Drawer 2") for v in values))
+        return dataclasses.replace(make_rollout(steps), actions=actions, record=record)
+
+    group = [
+        rollout(("go to fridge 1", "take the Egg", "look in 2"), ("", "", "egg 4", "egg 4")),
+        rollout(("open drawer", "heat it until hot"), ("", "", "")),
+    ]
+    mentions = inputs_of([group]).mentions[0, :, :, :3].tolist()
+    nothing = [False] * 3
+    assert mentions[0] == [nothing, [True, True, False], [False, False, True], nothing, nothing, nothing]
+    # The second rollout is measured against what the whole group saw.
+    assert mentions[1][:2] == [[False, False, True], [False, True, False]]
 
 
 def test_groups_that_disagree_are_refused():

@@ -58,7 +58,7 @@ def atom_causes(
       rollout_cause: i8[N], reasons found before a core was accepted. budget_hit: bool[N].
       potential: f32[N, M], marginals before any was withheld. core: bool[N, M], accepted.
       terminal: i8[N, M], terminal status. has_edge, supported: bool[N, M].
-      spread: f32[M], the scale of each atom in the group. usable: bool[M].
+      spread: f32[M], the scale of each atom in the group. usable: bool[N, M].
       eps: a scale no larger than this counts as 0.
     """
     few = jnp.sum(supported, axis=0) < 2
@@ -123,12 +123,12 @@ def eligible_actions(inputs: CreditInputs, proofs: Proofs) -> jax.Array:
     raw record show. The edges are read from the record anew, and nothing here uses the correction.
     """
     satisfied = terminal_status(inputs) == Status.SATISFIED
-    holds = satisfied | ~inputs.usable[:, None]
-    needs = requirements(inputs) & inputs.usable[:, :, None]
-    missing = jnp.einsum("gjk,gnk->gnj", needs.astype(jnp.float32), (~holds).astype(jnp.float32)) > 0
+    holds = satisfied | ~inputs.usable
+    needs = requirements(inputs) & inputs.usable[..., None]
+    missing = jnp.einsum("gnjk,gnk->gnj", needs.astype(jnp.float32), (~holds).astype(jnp.float32)) > 0
     consistent = ~jnp.any(satisfied & missing, axis=-1)
     admitted = inputs.conforming[:, None] & inputs.rollout_mask & consistent
-    carries = admitted[..., None] & inputs.usable[:, None] & proofs.core & (proofs.marginal != 0)
+    carries = admitted[..., None] & inputs.usable & proofs.core & (proofs.marginal != 0)
     shown = jnp.any(proofs.witness & _observed_edges(inputs), axis=-1)
     return jnp.any(shown & carries[:, :, None], axis=-1)
 
@@ -183,7 +183,7 @@ def proof_diagnostics(
     proofs = output.proofs
     assert proofs is not None
     real, steps = inputs.rollout_mask, real_steps(inputs)
-    atoms = real[..., None] & inputs.usable[:, None]
+    atoms = real[..., None] & inputs.usable
     accepted = real & jnp.any(proofs.core, axis=-1)
     core_size = jnp.sum(proofs.core, axis=-1).astype(jnp.float32)
     corrected = output.correction != 0

@@ -16,8 +16,9 @@ _AXES = {
     "scope": ("GNTM", jnp.bool_),
     "binds": ("GMV", jnp.bool_),
     "observation_var": ("GV", jnp.bool_),
-    "requires": ("GMM", jnp.bool_),
-    "usable": ("GM", jnp.bool_),
+    "requires": ("GNMM", jnp.bool_),
+    "usable": ("GNM", jnp.bool_),
+    "mentions": ("GNTM", jnp.bool_),
     "irreversible": ("GM", jnp.bool_),
     "terminal_only": ("GM", jnp.bool_),
     "conforming": ("G", jnp.bool_),
@@ -54,13 +55,14 @@ def real_steps(inputs: CreditInputs) -> jax.Array:
 
 
 def atom_mask(inputs: CreditInputs) -> jax.Array:
-    """bool[G, M]: atoms that exist, usable or not. `requires` is reflexive on them and only on them."""
-    return jnp.diagonal(inputs.requires, axis1=-2, axis2=-1)
+    """bool[G, M]: atoms that exist in the group, usable or not: `requires` is reflexive on them only."""
+    reflexive = jnp.diagonal(inputs.requires, axis1=-2, axis2=-1)
+    return jnp.any(reflexive & inputs.rollout_mask[..., None], axis=-2)
 
 
 def requirements(inputs: CreditInputs) -> jax.Array:
-    """bool[G, M, M]: the closure D_x between existing atoms, whatever stands in the padding."""
-    real = atom_mask(inputs)
+    """bool[G, N, M, M]: the closure D_x between existing atoms, whatever stands in the padding."""
+    real = atom_mask(inputs)[:, None]
     return inputs.requires & real[..., :, None] & real[..., None, :]
 
 

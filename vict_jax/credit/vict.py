@@ -111,7 +111,7 @@ def _trace_rollout(
     options: VictOptions,
 ) -> _Trace:
     """Edges, core and marginals of one rollout (Eq. 4-6, 11-13). `group` is without its axis G."""
-    usable, requires = group.usable, requirements(group)
+    usable, requires = rollout["usable"], rollout["requires"]
     satisfied = rollout["terminal"] == Status.SATISFIED
 
     def score(assignment: jax.Array) -> jax.Array:
@@ -169,7 +169,7 @@ def _trace_group(
     """Proofs and A_vict f32[N, T] of one group (Eq. 4-7, 16, 17)."""
     trace = jax.vmap(lambda rollout: _trace_rollout(group, rollout, aggregate, options))(rollouts)
     has_edge = trace.total > 0
-    supported = trace.core & group.usable & has_edge
+    supported = trace.core & rollouts["usable"] & has_edge
     dhat, spread = jax.vmap(  # Eq. 16, atom by atom
         lambda marginal, mask: normalise(
             marginal, mask, scale=options.scale, center=options.center, eps=options.eps
@@ -189,7 +189,7 @@ def _trace_group(
         has_edge,
         supported,
         spread,
-        usable=group.usable,
+        usable=rollouts["usable"],
         eps=options.eps,
     )
     atom_cause = jnp.where(rollouts["real"][:, None], atom_cause, Cause.NONE).astype(jnp.int8)
@@ -237,6 +237,8 @@ def add_corrections(
         "evidence": inputs.evidence,
         "commits": inputs.commits,
         "scope": inputs.scope,
+        "usable": inputs.usable,
+        "requires": requirements(inputs),
         "terminal": terminal_status(inputs),
         "steps": real,
         "real": inputs.rollout_mask,
