@@ -10,15 +10,44 @@ import jax.numpy as jnp
 
 DTYPES = ("float32", "bfloat16")
 
-# What an unwritten key means in a Qwen2 `config.json` (defaults of transformers' `Qwen2Config`).
-_HF_DEFAULTS: Mapping[str, Any] = {
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """What a `model_type` stands for.
+
+    Attributes:
+      architecture: transformers' class.
+      defaults: what an unwritten key of its `config.json` means (its configuration class).
+    """
+
+    architecture: str
+    defaults: Mapping[str, Any]
+
+
+_COMMON: Mapping[str, Any] = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
-    "use_sliding_window": False,
-    "max_window_layers": 28,
-    "max_position_embeddings": 32768,
     "attention_dropout": 0.0,
+}
+_QWEN: Mapping[str, Any] = {
+    **_COMMON,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+_LLAMA: Mapping[str, Any] = {
+    **_COMMON,
+    "max_position_embeddings": 2048,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+FAMILIES: Mapping[str, _Family] = {
+    "qwen2": _Family("Qwen2ForCausalLM", _QWEN),
+    "qwen3": _Family("Qwen3ForCausalLM", {**_QWEN, "head_dim": 128, "attention_bias": False}),
+    "llama": _Family("LlamaForCausalLM", _LLAMA),
 }
 _HF_SIZES: Mapping[str, str] = {
     "vocab_size": "vocab_size",
@@ -28,11 +57,13 @@ _HF_SIZES: Mapping[str, str] = {
     "intermediate_size": "d_ff",
 }
 _DEFAULT_ROPE_THETA = 10_000.0
+# Counts of experts under the names that mixture-of-experts configurations give them.
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder of the Qwen2 family.
+    """A decoder of the Qwen2, Qwen3 or Llama kind.
 
     Attributes:
       vocab_size: rows of the embedding; may exceed the number of tokens of the tokenizer.
@@ -41,7 +72,9 @@ class ModelConfig:
       head_dim: width of one head, even (rotary pairs); not necessarily `d_model / num_heads`.
       rope_theta: base of the rotary frequencies. rms_eps: added to the mean square in RMSNorm.
       tie_embeddings: the output head is the embedding matrix.
-      qkv_bias: biases on the query, key and value projections.
+      qkv_bias: biases on the query, key and value projections (Qwen2). o_bias: one on the output projection
+        of attention as well (`attention_bias` of Llama and Qwen3 is both).
+      qk_norm: an RMSNorm over each query and each key head, before the rotation (Qwen3).
       max_positions: longest sequence; checked on the host, positions are not clipped on the device.
       dtype: of activations and matmuls. param_dtype: of the stored parameters.
       scan_layers: scan over the layers (compile time independent of the depth) or unroll them.
@@ -59,6 +92,8 @@ class ModelConfig:
     rms_eps: float = 1e-6
     tie_embeddings: bool = True
     qkv_bias: bool = True
+    o_bias: bool = False
+    qk_norm: bool = False
     max_positions: int = 4096
     dtype: str = "float32"
     param_dtype: str = "float32"
@@ -74,7 +109,7 @@ class ModelConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ValueError(f"{name} must be a positive number, got {value!r}")
-        for name in ("tie_embeddings", "qkv_bias", "scan_layers", "remat"):
+        for name in ("tie_embeddings", "qkv_bias", "o_bias", "qk_norm", "scan_layers", "remat"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         for name in ("dtype", "param_dtype"):
@@ -93,10 +128,28 @@ class ModelConfig:
         return jnp.dtype(self.dtype)
 
 
+def family(config: ModelConfig) -> str:
+    """The HF `model_type` whose `config.json` can describe this decoder; a key of `FAMILIES`.
+
+    Raises:
+      ValueError: biases and norms that no family combines.
+    """
+    if config.qk_norm and config.qkv_bias == config.o_bias:
+        return "qwen3"
+    if not config.qk_norm and config.qkv_bias == config.o_bias:
+        return "llama"
+    if not config.qk_norm and config.qkv_bias:
+        return "qwen2"
+    raise ValueError(
+        f"no HF model combines qkv_bias={config.qkv_bias}, o_bias={config.o_bias}, qk_norm={config.qk_norm}; "
+        "qwen2 is True, False, False; o_bias equals qkv_bias in qwen3 (with qk_norm) and llama (without)"
+    )
+
+
 def from_hf(
     hf: Mapping[str, Any], *, dtype: str = "float32", param_dtype: str = "float32", remat: bool = False
 ) -> ModelConfig:
-    """Read a Qwen2 `config.json` (of transformers 4 or 5).
+    """Read a Qwen2, Qwen3 or Llama `config.json` (of transformers 4 or 5).
 
     The precision of the checkpoint's file is not a property of the model and is given by the caller.
 
@@ -104,26 +157,24 @@ def from_hf(
       ValueError: a size is missing, or a feature that the decoder does not have is in use: the
         message names the key, its value and what is allowed.
     """
-    if hf.get("model_type") != "qwen2":
-        raise ValueError(f"model_type must be 'qwen2', got {hf.get('model_type')!r}")
-    hf = {**_HF_DEFAULTS, **hf}
+    kind = hf.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ValueError(f"unsupported model_type {kind!r} in config.json; allowed: {sorted(FAMILIES)}")
+    hf = {**FAMILIES[kind].defaults, **hf}
     _refuse_unsupported(hf)
-    missing = sorted(set(_HF_SIZES) - set(hf))
-    if missing:
-        raise ValueError(f"config.json lacks {missing}")
-    for key in _HF_SIZES:
-        if not isinstance(hf[key], int):
-            raise ValueError(f"{key} in config.json must be an integer, got {hf[key]!r}")
-    sizes = {name: hf[key] for key, name in _HF_SIZES.items()}
+    sizes: dict[str, Any] = {name: _integer(hf, key) for key, name in _HF_SIZES.items()}
+    attention_bias = _boolean(hf, "attention_bias") if "attention_bias" in FAMILIES[kind].defaults else False
     return ModelConfig(
         **sizes,
-        num_kv_heads=_given(hf, "num_key_value_heads", sizes["num_heads"]),
-        head_dim=_given(hf, "head_dim", sizes["d_model"] // sizes["num_heads"]),
-        rope_theta=float(_rope(hf).get("rope_theta", _DEFAULT_ROPE_THETA)),
-        rms_eps=float(hf["rms_norm_eps"]),
-        tie_embeddings=hf["tie_word_embeddings"],
-        qkv_bias=True,  # Qwen2 always has them, and has no key that says so.
-        max_positions=hf["max_position_embeddings"],
+        num_kv_heads=_integer(hf, "num_key_value_heads", sizes["num_heads"]),
+        head_dim=_head_dim(hf, sizes),
+        rope_theta=_positive(_rope(hf), "rope_theta", _DEFAULT_ROPE_THETA),
+        rms_eps=_positive(hf, "rms_norm_eps"),
+        tie_embeddings=_boolean(hf, "tie_word_embeddings"),
+        qkv_bias=kind == "qwen2" or attention_bias,  # Qwen2 always has them, and has no key that says so.
+        o_bias=attention_bias,
+        qk_norm=kind == "qwen3",
+        max_positions=_integer(hf, "max_position_embeddings"),
         dtype=dtype,
         param_dtype=param_dtype,
         remat=remat,
@@ -131,16 +182,23 @@ def from_hf(
 
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The Qwen2 `config.json` of `config`; `from_hf` reads it back.
+    """The `config.json` of `config`, for transformers 4 and 5; `from_hf` reads it back.
+
+    Token ids are properties of the tokenizer and not in it.
 
     Raises:
-      ValueError: the model has no q/k/v biases, which a Qwen2 `config.json` cannot say.
+      ValueError: no family has these biases and norms, see `family`; or a Llama of a width that its heads
+        do not divide, which transformers refuses.
     """
-    if not config.qkv_bias:
-        raise ValueError("qkv_bias must be True for a Qwen2 config.json, got False")
+    kind = family(config)
+    if kind == "llama" and config.d_model % config.num_heads:
+        raise ValueError(
+            "num_heads must divide d_model in a llama config.json, "
+            f"got {config.num_heads} and {config.d_model}"
+        )
     return {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
+        "architectures": [FAMILIES[kind].architecture],
+        "model_type": kind,
         **{key: getattr(config, name) for key, name in _HF_SIZES.items()},
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
@@ -149,38 +207,80 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_embeddings,
         "max_position_embeddings": config.max_positions,
         "hidden_act": "silu",
-        "use_sliding_window": False,
         "attention_dropout": 0.0,
         "torch_dtype": config.param_dtype,
+        **({} if kind == "llama" else {"use_sliding_window": False}),
+        **({} if kind == "qwen2" else {"attention_bias": config.o_bias}),
+        **({"mlp_bias": False} if kind == "llama" else {}),
     }
 
 
-def _given(hf: Mapping[str, Any], key: str, otherwise: int) -> int:
-    """The value of a key that HF lets be absent or null."""
+def _integer(hf: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
+    """The value of a key; `otherwise` where HF lets it be absent or null."""
     value = hf.get(key)
-    return otherwise if value is None else value
+    value = otherwise if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key} in config.json must be an integer, got {value!r}")
+    return value
+
+
+def _positive(hf: Mapping[str, Any], key: str, otherwise: float | None = None) -> float:
+    value = hf.get(key, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{key} in config.json must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _boolean(hf: Mapping[str, Any], key: str) -> bool:
+    if not isinstance(hf[key], bool):
+        raise ValueError(f"{key} in config.json must be true or false, got {hf[key]!r}")
+    return hf[key]
+
+
+def _head_dim(hf: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    d_model, num_heads = sizes["d_model"], sizes["num_heads"]
+    if hf.get("head_dim") is None and (num_heads < 1 or d_model % num_heads):
+        raise ValueError(
+            f"config.json has no head_dim, and num_attention_heads {num_heads} does not divide "
+            f"hidden_size {d_model}"
+        )
+    return _integer(hf, "head_dim", d_model // num_heads)
 
 
 def _rope(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary settings: `rope_parameters` (transformers 5) over `rope_theta` + `rope_scaling` (4)."""
-    theta = {"rope_theta": hf["rope_theta"]} if "rope_theta" in hf else {}
-    return {**theta, **(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}
+    """Rotary settings: `rope_scaling`, else `rope_parameters` (transformers 5), over the top level (4)."""
+    top = {key: hf[key] for key in ("rope_theta", "partial_rotary_factor") if hf.get(key) is not None}
+    return {**top, **(hf.get("rope_scaling") or hf.get("rope_parameters") or {})}
+
+
+def _windowed(hf: Mapping[str, Any]) -> bool:
+    """Whether a sliding window is in use on some layer: only Qwen has one, and `layer_types` overrule it."""
+    if hf.get("layer_types") is not None or "use_sliding_window" not in hf:
+        return False
+    in_use = hf["use_sliding_window"] and hf["sliding_window"] is not None
+    return in_use and hf["max_window_layers"] < _integer(hf, "num_hidden_layers")
 
 
 def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
     """Raise for the first feature in use that the decoder does not have."""
     rope = _rope(hf)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
-    windowed = hf["use_sliding_window"] and hf["max_window_layers"] < hf.get("num_hidden_layers", 0)
+    # Per layer type: {"full_attention": {...}, ...}.
+    nested = sorted(key for key, value in rope.items() if isinstance(value, Mapping))
     layer_types = set(hf.get("layer_types") or ())
+    window = hf.get("use_sliding_window")
     checks = (
-        ("hidden_act", hf["hidden_act"], hf["hidden_act"] == "silu", "'silu'"),
+        ("hidden_act", *_is(hf["hidden_act"], "silu")),
         ("rope_scaling", rope_type, rope_type == "default", "none"),
+        ("rope_parameters", nested, not nested, "one set for all layers"),
+        ("mrope_section", *_is(rope.get("mrope_section"), None)),
         ("partial_rotary_factor", *_is(rope.get("partial_rotary_factor", 1.0), 1.0)),
-        ("use_sliding_window", hf["use_sliding_window"], not windowed, "False"),
         ("layer_types", sorted(layer_types), layer_types <= {"full_attention"}, "full_attention only"),
+        ("use_sliding_window", window, not _windowed(hf), "False"),
         ("attention_dropout", *_is(hf["attention_dropout"], 0.0)),
+        ("mlp_bias", *_is(hf.get("mlp_bias", False), False)),
         ("use_mrope", *_is(hf.get("use_mrope", False), False)),
+        *((key, *_is(hf.get(key), None)) for key in _EXPERT_KEYS),
         ("quantization_config", *_is(hf.get("quantization_config"), None)),
     )
     for key, value, allowed, expected in checks:

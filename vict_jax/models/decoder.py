@@ -1,10 +1,12 @@
-"""Decoder of the Qwen2 family in functional Flax NNX: one forward for sampling, reference and update.
+"""Decoder of Qwen2, Qwen3 and Llama in functional Flax NNX: one forward for sampling, reference and update.
 
 Axis letters: b rows, s tokens of a call, t keys, d model, n query heads, k key/value heads,
 g = n / k query heads per key/value head, h head width, f feed-forward, v vocabulary, l layers.
 
-Architecture: Qwen2 (arXiv 2407.10671); RMSNorm (arXiv 1910.07467), rotary positions in half-split
-form (arXiv 2104.09864), grouped-query attention (arXiv 2305.13245), SwiGLU (arXiv 2002.05202).
+Architecture: Llama (arXiv 2302.13971): RMSNorm (arXiv 1910.07467), rotary positions in half-split form
+(arXiv 2104.09864), grouped-query attention (arXiv 2305.13245), SwiGLU (arXiv 2002.05202). Qwen2
+(arXiv 2407.10671) adds biases to the query, key and value projections; Qwen3 (arXiv 2505.09388) has an
+RMSNorm on every query and key head instead.
 """
 
 from __future__ import annotations
@@ -69,6 +71,11 @@ def weights(config: ModelConfig) -> dict[str, Any]:
         layers["q_bias"] = Weight((n,), ("heads",), zeros)
         layers["k_bias"] = Weight((k,), ("kv_heads",), zeros)
         layers["v_bias"] = Weight((k,), ("kv_heads",), zeros)
+    if c.o_bias:
+        layers["o_bias"] = Weight((c.d_model,), (None,), zeros)
+    if c.qk_norm:
+        layers["q_norm"] = Weight((c.head_dim,), (None,), ones)
+        layers["k_norm"] = Weight((c.head_dim,), (None,), ones)
     stacked = {
         name: Weight((c.num_layers, *w.shape), ("layers", *w.axes), w.init) for name, w in layers.items()
     }
@@ -199,11 +206,17 @@ def _bias(mask: jax.Array) -> jax.Array:
     return jnp.where(mask, 0.0, MASKED).astype(jnp.float32)
 
 
-def _project(config: ModelConfig, layer: Layer, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries [b*s, n*h], keys and values [b*s, k*h] of the normed stream [b*s, d]."""
+def _project(
+    config: ModelConfig, layer: Layer, x: jax.Array, rows: tuple[int, int]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries [b, s, n, h], keys and values [b, s, k, h] of the normed stream [b*s, d]; rows = (b, s)."""
     q, k, v = (x @ layer[name] for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
+    q, k, v = (y.reshape(*rows, -1, config.head_dim) for y in (q, k, v))
+    if config.qk_norm:
+        q = rms_norm(q, layer["q_norm"], config.rms_eps)
+        k = rms_norm(k, layer["k_norm"], config.rms_eps)
     return q, k, v
 
 
@@ -215,11 +228,9 @@ def _block(config: ModelConfig, layer: Layer, x: jax.Array, rope: Rope, attend: 
     """
     b, s, d = x.shape
     x = x.reshape(b * s, d)
-    q, k, v = (
-        y.reshape(b, s, -1, config.head_dim)
-        for y in _project(config, layer, rms_norm(x, layer["attn_norm"], config.rms_eps))
-    )
-    x = x + attend(rotate(q, rope), rotate(k, rope), v).reshape(b * s, -1) @ layer["o"]
+    q, k, v = _project(config, layer, rms_norm(x, layer["attn_norm"], config.rms_eps), (b, s))
+    read = attend(rotate(q, rope), rotate(k, rope), v).reshape(b * s, -1) @ layer["o"]
+    x = x + (read + layer["o_bias"] if config.o_bias else read)
     y = rms_norm(x, layer["mlp_norm"], config.rms_eps)
     x = x + (jax.nn.silu(y @ layer["gate"]) * (y @ layer["up"])) @ layer["down"]
     return x.reshape(b, s, d)
