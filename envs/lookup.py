@@ -29,8 +29,9 @@ class LookupFailure(ValueError):
       problem: what is wrong. advice: what to do about it.
     """
 
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{problem}; {advice}")
+    # One argument must do: absl rebuilds an error of a config file from its message.
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
         self.problem, self.advice = problem, advice
 
 

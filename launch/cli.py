@@ -19,24 +19,23 @@ _OVERRIDE = "--config."
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parse flags; a wrong config key ends the program with the known ones named, not with a traceback."""
+    """Parse flags; a wrong config key or environment ends the program with one message, not a traceback."""
     argv = list(argv)
-    if any(arg.startswith(_OVERRIDE) for arg in argv):
-        _check_overrides(argv)
+    _check_config(argv)
     try:
         return flags.FLAGS(argv)
     except (flags.Error, ValueError, TypeError) as error:
         sys.exit(f"error: {error}")
 
 
-def _check_overrides(argv: Sequence[str]) -> None:
+def _check_config(argv: Sequence[str]) -> None:
     files = [arg for arg in argv if arg.startswith("--config=")]
     if not files:
         return
     path, _, argument = files[-1].removeprefix("--config=").partition(":")
     if not pathlib.Path(path).is_file():
         sys.exit(f"error: --config={path} is not a file")
-    # config_flags would fail at the first unknown key with a traceback, so the file is read here first.
+    # config_flags would fail at a wrong value or key with a traceback, so the file is read here first.
     get_config = runpy.run_path(path)["get_config"]
     keys = [arg.removeprefix(_OVERRIDE).split("=", 1)[0] for arg in argv if arg.startswith(_OVERRIDE)]
     try:
