@@ -170,30 +170,6 @@ def hash_evidence(evidence: Sequence[Sequence[str]]) -> np.ndarray:
     )
 
 
-def requirement_closure(atoms: Sequence[Atom]) -> tuple[np.ndarray, np.ndarray]:
-    """Transitive, reflexive closure of the requirements and which atoms it is unambiguous for.
-
-    Returns:
-      requires: bool[M, M], [j, k] = atom j requires atom k.
-      acyclic: bool[M], False for every atom whose closure contains a cycle.
-    """
-    index = {atom.id: j for j, atom in enumerate(atoms)}
-    if len(index) != len(atoms):
-        raise ValueError(f"atom ids must be unique, got {[atom.id for atom in atoms]}")
-    direct = np.zeros((len(atoms), len(atoms)), bool)
-    for j, atom in enumerate(atoms):
-        for name in atom.requires:
-            if name not in index:
-                raise ValueError(f"atom {atom.id!r} requires unknown atom {name!r}; known: {sorted(index)}")
-            direct[j, index[name]] = True
-    closure = direct.copy()
-    for k in range(len(atoms)):
-        closure |= closure[:, k : k + 1] & closure[k : k + 1, :]
-    in_cycle = np.diag(closure)
-    acyclic = ~(in_cycle | (closure & in_cycle[None, :]).any(axis=1))
-    return closure | np.eye(len(atoms), dtype=bool), acyclic
-
-
 class Env(Protocol):
     """One environment instance. Used by one worker process, never shared between threads."""
 

@@ -1,60 +1,34 @@
 """Does a verifier interface reconstruct its environment's own score? On rollouts, and on mutations of them.
 
-Four kinds of rollout are played: the expert's, random ones, the expert's with one action dropped,
-swapped, replaced or cut off, and the domain's own mutations. In each one F(z_T) is compared with V
-(VICT section 3.2, Eq. 3 and 11), and the record is checked for what credit relies on:
+Four kinds of rollout are played (`envs.play`): the expert's, random ones, the expert's with one action
+dropped, swapped, replaced or cut off, and the domain's own mutations; training adds the policy's. In each
+one F(z_T) is compared with V (VICT section 3.2, Eq. 3 and 11), and the record is checked for what credit
+relies on:
 
 * requirements: an atom never holds while one that it requires does not;
 * writes: a status never changes without a change of a variable that the atom reads (or, where it becomes
   known, that an atom reads which it requires);
-* eligibility: closures are unambiguous, scored atoms read variables, a violated irreversible atom stays so.
+* eligibility: no atom has only circular support, scored atoms read variables, a violated irreversible atom
+  stays so, only commits finalise.
 
-A family of atoms is to blame for a mismatch that goes away when its atoms alone are set otherwise.
+A family of atoms is to blame for a mismatch that goes away when its atoms alone are set otherwise. What
+follows from all this for credit is the `Verdict`, see docs/conformance.md.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from envs.base import Domain, Env, Observation, ScoreRole, Status, Task, VerifierRecord, requirement_closure
-
-EXPERT, RANDOM, EDITED, MUTATED = "expert", "random", "edited", "mutated"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rollout:
-    """One checked rollout.
-
-    Attributes:
-      task: id of the task; type: its type.
-      kind: one of `expert`, `random`, `edited`, `mutated`; name: what was done, empty for the first two.
-      score, rebuilt: V and F(z_T).
-      eta: tolerance of their difference.
-      blamed: families that explain a mismatch.
-      faults: what is wrong with the record itself.
-    """
-
-    task: str
-    type: str
-    kind: str
-    name: str
-    score: float
-    rebuilt: float
-    eta: float
-    blamed: tuple[str, ...]
-    faults: tuple[str, ...]
-
-    @property
-    def agrees(self) -> bool:
-        """|F - V| <= eta."""
-        return abs(self.rebuilt - self.score) <= self.eta
+from envs.base import Domain, Env, ScoreRole, Status, Task, VerifierRecord
+from envs.closure import broken_rules, circular, may_require
+from envs.play import Played, play_task
+from envs.verdict import NOTHING_FOUND, Fault, Rollout, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +47,13 @@ class Report:
 
     Attributes:
       domain: its name.
-      rollouts: all of them.
+      rollouts: those that were checked.
+      lost: those whose environment failed; nothing is known about them.
     """
 
     domain: str
     rollouts: tuple[Rollout, ...]
+    lost: tuple[Played, ...] = ()
 
     def share(self, **fields: str) -> Share:
         """Counts over the rollouts whose attributes are as given (`type="..."`, `kind="mutated"`)."""
@@ -91,21 +67,26 @@ class Report:
 
     @property
     def conforming(self) -> bool:
-        """Every score was rebuilt and every record is sound."""
-        return bool(self.rollouts) and all(r.agrees and not r.faults for r in self.rollouts)
+        """Every score was rebuilt, every record is sound, and no rollout was lost."""
+        return bool(self.rollouts) and not self.lost and all(r.agrees and not r.faults for r in self.rollouts)
+
+    def verdict(self, known: Verdict = NOTHING_FOUND) -> Verdict:
+        """What gets no credit: `known` and what these rollouts add to it."""
+        return known.extended(self.rollouts)
 
     def masked_families(self) -> tuple[str, ...]:
-        """Families that alone explain some mismatch; without them the rest reconstructs."""
-        return tuple(sorted({r.blamed[0] for r in self.rollouts if len(r.blamed) == 1}))
+        """Families that alone explain some mismatch, or whose atoms break a promise."""
+        return self.verdict().masked_families
 
     @property
     def aggregator_fails(self) -> bool:
         """Some mismatch is explained by no family or by several alike: nothing may be corrected."""
-        return any(not r.agrees and len(r.blamed) != 1 for r in self.rollouts)
+        return bool(self.verdict().failing_types)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures and every rollout that fails, as plain JSON types."""
+        """The figures, every rollout that fails and what follows, as plain JSON types."""
         kinds, types = _values(self.rollouts, "kind"), _values(self.rollouts, "type")
+        verdict = self.verdict()
         return {
             "domain": self.domain,
             "conforming": self.conforming,
@@ -115,9 +96,12 @@ class Report:
                 type_: {kind: dataclasses.asdict(self.share(type=type_, kind=kind)) for kind in kinds}
                 for type_ in types
             },
-            "masked_families": list(self.masked_families()),
-            "aggregator_fails": self.aggregator_fails,
+            "masked_families": list(verdict.masked_families),
+            "aggregator_fails": bool(verdict.failing_types),
+            "failing_types": list(verdict.failing_types),
+            "findings": [finding.to_json() for finding in verdict.findings],
             "failures": [dataclasses.asdict(r) for r in self.rollouts if not r.agrees or r.faults],
+            "lost": [{**dataclasses.asdict(p), "task": p.task.id} for p in self.lost],
         }
 
     def table(self) -> str:
@@ -146,6 +130,7 @@ def check(
     rollouts: int = 4,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
+    env: Env | None = None,
 ) -> Report:
     """Play and check rollouts of `tasks`.
 
@@ -156,73 +141,37 @@ def check(
       rollouts: random ones, and edited ones, of each task; 0 leaves both out.
       seed: of the random choices; the result is a function of the arguments.
       progress: called with the number of tasks done so far.
+      env: where to play, such as an `envs.play.PoolEnv`; one made and closed here if left out.
 
     Raises:
       ValueError: there are no tasks.
     """
     if not tasks:
         raise ValueError("tasks is empty: nothing to check")
-    env = domain.make(options)
-    results: list[Rollout] = []
+    where = domain.make(options) if env is None else env
+    played: list[Played] = []
     try:
         for done, task in enumerate(tasks, start=1):
-            results += _check_task(domain, options, env, task, rollouts, random.Random(f"{seed}/{task.id}"))
+            rng = random.Random(f"{seed}/{task.id}")
+            played += play_task(domain, options, where, task, rollouts=rollouts, rng=rng)
             if progress is not None:
                 progress(done)
     finally:
-        env.close()
-    return Report(domain.name, tuple(results))
+        if env is None:
+            where.close()
+    return judge_all(domain, played)
 
 
-def _check_task(
-    domain: Domain, options: Any, env: Env, task: Task, rollouts: int, rng: random.Random
-) -> Iterator[Rollout]:
-    expert = list(_play(env, task, lambda _: env.expert_action()))
-    yield judge(domain, env.record(), task, EXPERT)
-    for _ in range(rollouts):
-        share = rng.random()  # from nearly expert to nearly random
-        list(_play(env, task, lambda seen, share=share: _sometimes(rng, share, env, seen)))  # type: ignore[misc]
-        yield judge(domain, env.record(), task, RANDOM)
-    scripts: list[tuple[str, str, Sequence[str]]] = [(EDITED, *_edit(expert, rng)) for _ in range(rollouts)]
-    scripts += [(MUTATED, name, actions) for name, actions in domain.mutations(options, task).items()]
-    for kind, name, actions in scripts:
-        pending = iter(actions)
-        list(_play(env, task, lambda _, pending=pending: next(pending, None)))  # type: ignore[misc]
-        yield judge(domain, env.record(), task, kind, name)
+def judge_all(domain: Domain, played: Iterable[Played]) -> Report:
+    """Check the records of episodes that were played."""
+    played = tuple(played)
+    rollouts = [judge(domain, p.record, p.task, p.kind, p.name, p.actions) for p in played if p.record]
+    return Report(domain.name, tuple(rollouts), tuple(p for p in played if p.record is None))
 
 
-def _play(env: Env, task: Task, act: Callable[[Observation], str | None]) -> Iterator[str]:
-    """Play until the episode is done or `act` has no more actions; yields the actions."""
-    observation, done = env.reset(task), False
-    while not done and (action := act(observation)) is not None:
-        yield action
-        result = env.step(action)
-        observation, done = result.observation, result.done
-
-
-def _sometimes(rng: random.Random, share: float, env: Env, observation: Observation) -> str:
-    if observation.admissible and rng.random() < share:
-        return rng.choice(observation.admissible)
-    return env.expert_action()
-
-
-def _edit(actions: Sequence[str], rng: random.Random) -> tuple[str, list[str]]:
-    """One random change of a sequence of actions."""
-    edited, name = list(actions), rng.choice(("dropped", "swapped", "replaced", "cut"))
-    place = rng.randrange(len(actions)) if actions else 0
-    if name == "dropped":
-        del edited[place : place + 1]
-    elif name == "cut":
-        del edited[place:]
-    elif name == "replaced" and edited:
-        edited[place] = rng.choice(edited)
-    elif edited:
-        other = rng.randrange(len(edited))
-        edited[place], edited[other] = edited[other], edited[place]
-    return f"{name} at {place}", edited
-
-
-def judge(domain: Domain, record: VerifierRecord, task: Task, kind: str, name: str = "") -> Rollout:
+def judge(
+    domain: Domain, record: VerifierRecord, task: Task, kind: str, name: str = "", actions: Sequence[str] = ()
+) -> Rollout:
     """Check one record."""
     rebuilt = rebuild(domain, record)
     agrees = abs(rebuilt - record.score) <= record.eta
@@ -231,10 +180,11 @@ def judge(domain: Domain, record: VerifierRecord, task: Task, kind: str, name: s
         type=task.type,
         kind=kind,
         name=name,
+        actions=tuple(actions),
         score=record.score,
         rebuilt=rebuilt,
         eta=record.eta,
-        blamed=() if agrees else tuple(_blamed(domain, record)),
+        blamed=() if agrees else tuple(blamed(domain, record)),
         faults=tuple(faults(record)),
     )
 
@@ -244,7 +194,8 @@ def rebuild(domain: Domain, record: VerifierRecord) -> float:
     return float(domain.aggregate(record.status[-1] == Status.SATISFIED, record.params))
 
 
-def _blamed(domain: Domain, record: VerifierRecord) -> Iterator[str]:
+def blamed(domain: Domain, record: VerifierRecord) -> Iterator[str]:
+    """Families that alone can make F agree with V: all of a family's atoms hold, or none."""
     satisfied = record.status[-1] == Status.SATISFIED
     for family in sorted({atom.family for atom in record.atoms}):
         members = np.array([atom.family == family for atom in record.atoms])
@@ -255,43 +206,51 @@ def _blamed(domain: Domain, record: VerifierRecord) -> Iterator[str]:
                 break
 
 
-def faults(record: VerifierRecord) -> Iterator[str]:
-    """What is wrong with a record, one text a fault; see the module."""
-    requires, unambiguous = requirement_closure(record.atoms)
-    yield from _eligibility(record, unambiguous)
-    holds = record.status == Status.SATISFIED
-    unmet = holds[:, :, None] & requires[None] & ~holds[:, None, :]
-    for j, k in sorted({(int(j), int(k)) for _, j, k in np.argwhere(unmet)}):
-        yield f"{record.atoms[j].id} holds without {record.atoms[k].id}, which it requires"
-    steps = itertools.pairwise(record.evidence)
-    changed = np.array([[a != b for a, b in zip(*step, strict=True)] for step in steps], bool)
+def rebuilds(domain: Domain, record: VerifierRecord, families: Collection[str]) -> bool:
+    """Whether F(z_T) agrees with V, or would if the atoms of one of `families` held otherwise."""
+    if abs(rebuild(domain, record) - record.score) <= record.eta:
+        return True
+    return any(family in families for family in blamed(domain, record))
+
+
+def faults(record: VerifierRecord) -> Iterator[Fault]:
+    """What is wrong with a record; see the module."""
+    yield from _eligibility(record)
+    for j, text in broken_rules(record.atoms, record.status):
+        yield Fault(record.atoms[j].family, text)
+    evidence = np.array(record.evidence, object).reshape(len(record.evidence), -1)
+    changed = evidence[1:] != evidence[:-1]
     index = {variable.id: v for v, variable in enumerate(record.variables)}
     binds = np.zeros((len(record.atoms), len(index)), bool)
     for j, atom in enumerate(record.atoms):
         binds[j, [index[v] for v in atom.variables]] = True
     # What becomes known may become so through an atom that it requires (the object comes into view).
-    through_requirements = (requires.astype(int) @ binds.astype(int)) > 0
+    through_requirements = (may_require(record.atoms).astype(int) @ binds.astype(int)) > 0
     for t, j in np.argwhere(record.status[1:] != record.status[:-1]):
         became_known = record.status[t, j] == Status.UNKNOWN
         read = through_requirements[j] if became_known else binds[j]
         if not (changed[t] & read).any():
-            yield f"{record.atoms[j].id} changes at step {t} without a change of what it reads"
+            atom = record.atoms[j]
+            yield Fault(atom.family, f"{atom.id} changes at step {t} without a change of what it reads")
 
 
-def _eligibility(record: VerifierRecord, unambiguous: np.ndarray) -> Iterator[str]:
+def _eligibility(record: VerifierRecord) -> Iterator[Fault]:
+    reasons = circular(record.atoms)
+    outside = record.scope & ~record.commits[:, None]
     for j, atom in enumerate(record.atoms):
-        if not unambiguous[j]:
-            yield f"{atom.id} has a cycle among its requirements"
+        if reasons[j]:
+            yield Fault(atom.family, f"{atom.id} has a cycle among its requirements ({reasons[j]})")
         if atom.role is ScoreRole.SCORED and not atom.variables:
-            yield f"{atom.id} is scored but reads no variable"
+            yield Fault(atom.family, f"{atom.id} is scored but reads no variable")
         violated = record.status[:, j] == Status.VIOLATED
         if atom.irreversible and (violated[:-1] & ~violated[1:]).any():
-            yield f"{atom.id} is irreversible but recovers from a violation"
-    if (record.scope.any(axis=1) & ~record.commits).any():
-        yield "a step finalises atoms without being a commit"
+            yield Fault(atom.family, f"{atom.id} is irreversible but recovers from a violation")
+        for t in np.flatnonzero(outside[:, j]):
+            yield Fault(atom.family, f"{atom.id} is finalised at step {t}, which is no commit")
 
 
 def failures_by_name(report: Report) -> Mapping[str, int]:
-    """How many rollouts of each kind and name fail, the most frequent first."""
-    failing = (f"{r.kind} {r.name}".strip() for r in report.rollouts if not r.agrees or r.faults)
+    """How many rollouts of each kind and name fail or are lost, the most frequent first."""
+    failing = [f"{r.kind} {r.name}".strip() for r in report.rollouts if not r.agrees or r.faults]
+    failing += [f"lost: {p.kind} {p.name}".strip() for p in report.lost]
     return dict(collections.Counter(failing).most_common())

@@ -81,7 +81,7 @@ def _answer(answer: Any) -> Any:
 def play_task(
     domain: Domain, options: Any, env: Env, task: Task, *, rollouts: int, rng: random.Random
 ) -> Iterator[Played]:
-    """The expert's episode of a task, `rollouts` random ones, as many edits of the expert's, the mutations."""
+    """The expert's episode of a task, `rollouts` random ones, as many edits of the expert's, mutations."""
     expert = play(env, task, EXPERT, "", lambda _: env.expert_action())
     yield expert
     for _ in range(rollouts):

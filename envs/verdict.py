@@ -2,10 +2,11 @@
 
 The rules (VICT section 3.2 and Eq. 11; the page is docs/conformance.md):
 
-* a mismatch of F(z_T) and V that exactly one family of atoms explains masks that family;
-* so does a fault of a record, whatever the scores say;
-* a mismatch that no masked family explains is the aggregator's: nothing of that task may be corrected, and
-  as tasks are sampled, it stands for all tasks of its type.
+* a mismatch of F(z_T) and V that exactly one family of atoms explains masks that family, and other
+  mismatches that it explains as well are put down to it;
+* a mismatch that remains is the aggregator's: nothing of that task may be corrected, and as tasks are
+  sampled, it stands for all tasks of its type;
+* a fault of a record masks the family of the atom, but explains no mismatch.
 
 A verdict only grows. Each entry keeps the smallest rollout that shows it.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -57,7 +58,7 @@ class Rollout:
         return abs(self.rebuilt - self.score) <= self.eta
 
     def explained_by(self, families: Collection[str]) -> bool:
-        """F agrees with V, or would if one of `families` held otherwise."""
+        """F agrees with V, or would if the atoms of one of `families` held otherwise."""
         return self.agrees or any(family in families for family in self.blamed)
 
     @classmethod
@@ -68,24 +69,30 @@ class Rollout:
         return cls(**{**values, **tuples, "faults": faults})
 
 
-class Scope(enum.Enum):
-    """What loses its credit: the atoms of one family, or everything in the tasks of one type."""
+class Kind(enum.Enum):
+    """What was found.
 
-    FAMILY = "family"
-    TYPE = "type"
+    SCORE: a mismatch that one family alone explains; the family is masked.
+    RECORD: an atom of the family breaks a promise; the family is masked.
+    AGGREGATOR: a mismatch on a task type that is nobody else's; the type gets no correction.
+    """
+
+    SCORE = "score"
+    RECORD = "record"
+    AGGREGATOR = "aggregator"
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One family to mask, or one task type whose aggregator fails.
+    """One reason to mask a family, or to give a task type no credit.
 
     Attributes:
-      name: of the family or task type.
+      name: of the family, or of the task type.
       reason: what is wrong in `example`.
       example: the rollout with the fewest actions that shows it; of several, the first played.
     """
 
-    scope: Scope
+    kind: Kind
     name: str
     reason: str
     example: Rollout
@@ -93,10 +100,9 @@ class Finding:
     def __str__(self) -> str:
         """What follows, why, and the rollout that shows it."""
         one = self.example
-        follows = {
-            Scope.FAMILY: f"family {self.name!r} is masked, its atoms get no credit",
-            Scope.TYPE: f"the aggregator fails on task type {self.name!r}, its tasks get no credit",
-        }[self.scope]
+        follows = f"family {self.name!r} is masked, its atoms get no credit"
+        if self.kind is Kind.AGGREGATOR:
+            follows = f"the aggregator fails on task type {self.name!r}, its tasks get no credit"
         played = f"{one.kind} {one.name}".strip()
         lines = [
             follows,
@@ -109,13 +115,13 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
-        return {**dataclasses.asdict(self), "scope": self.scope.value}
+        return {**dataclasses.asdict(self), "kind": self.kind.value}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Finding:
         """The finding that `to_json` wrote."""
         example = Rollout.from_json(values["example"])
-        return cls(Scope(values["scope"]), values["name"], values["reason"], example)
+        return cls(Kind(values["kind"]), values["name"], values["reason"], example)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Verdict:
     """What gets no credit, and why.
 
     Attributes:
-      findings: in the order in which they were found; one at most for each family and task type.
+      findings: in the order in which they were found; one at most of each kind for each name.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -131,43 +137,43 @@ class Verdict:
     @property
     def masked_families(self) -> tuple[str, ...]:
         """Families whose atoms are not usable, sorted."""
-        return self._names(Scope.FAMILY)
+        return self._names(Kind.SCORE, Kind.RECORD)
+
+    @property
+    def blamed_families(self) -> tuple[str, ...]:
+        """Masked families to which a mismatch that they explain is put down, sorted."""
+        return self._names(Kind.SCORE)
 
     @property
     def failing_types(self) -> tuple[str, ...]:
         """Task types whose tasks get no correction, sorted."""
-        return self._names(Scope.TYPE)
+        return self._names(Kind.AGGREGATOR)
 
     @property
-    def examples(self) -> Mapping[str, Rollout]:
-        """The smallest failing rollout, by `family NAME` or `type NAME`."""
-        return {f"{f.scope.value} {f.name}": f.example for f in self.findings}
+    def examples(self) -> Mapping[tuple[Kind, str], Rollout]:
+        """The smallest failing rollout, by kind and name."""
+        return {(f.kind, f.name): f.example for f in self.findings}
 
-    def _names(self, scope: Scope) -> tuple[str, ...]:
-        return tuple(sorted(finding.name for finding in self.findings if finding.scope is scope))
+    def _names(self, *kinds: Kind) -> tuple[str, ...]:
+        return tuple(sorted({finding.name for finding in self.findings if finding.kind in kinds}))
 
     def extended(self, rollouts: Sequence[Rollout]) -> Verdict:
         """This verdict with what `rollouts` add to it."""
-        masked = set(self.masked_families)
-        families = [finding for rollout in rollouts for finding in _families(rollout)]
-        masked |= {finding.name for finding in families}
-        types = [Finding(Scope.TYPE, r.type, _mismatch(r), r) for r in rollouts if not r.explained_by(masked)]
-        known = {(finding.scope, finding.name) for finding in self.findings}
-        smallest: dict[tuple[Scope, str], Finding] = {}
-        for finding in sorted([*families, *types], key=lambda f: len(f.example.actions)):  # stable
-            smallest.setdefault((finding.scope, finding.name), finding)
-        new = sorted(smallest.items(), key=lambda item: (item[0][0].value, item[0][1]))
-        return Verdict(self.findings + tuple(finding for key, finding in new if key not in known))
+        found = [Finding(Kind.SCORE, r.blamed[0], _mismatch(r), r) for r in rollouts if len(r.blamed) == 1]
+        blamed = {*self.blamed_families, *(finding.name for finding in found)}
+        found += [
+            Finding(Kind.AGGREGATOR, r.type, _mismatch(r), r) for r in rollouts if not r.explained_by(blamed)
+        ]
+        found += [Finding(Kind.RECORD, fault.family, fault.text, r) for r in rollouts for fault in r.faults]
+        known = {(finding.kind, finding.name) for finding in self.findings}
+        smallest: dict[tuple[Kind, str], Finding] = {}
+        for finding in sorted(found, key=lambda f: len(f.example.actions)):  # stable: of equals, the first
+            smallest.setdefault((finding.kind, finding.name), finding)
+        new = sorted((key for key in smallest if key not in known), key=lambda key: (key[0].value, key[1]))
+        return Verdict(self.findings + tuple(smallest[key] for key in new))
 
 
 NOTHING_FOUND = Verdict()
-
-
-def _families(rollout: Rollout) -> Iterator[Finding]:
-    if len(rollout.blamed) == 1:
-        yield Finding(Scope.FAMILY, rollout.blamed[0], _mismatch(rollout), rollout)
-    for fault in rollout.faults:
-        yield Finding(Scope.FAMILY, fault.family, fault.text, rollout)
 
 
 def _mismatch(rollout: Rollout) -> str:

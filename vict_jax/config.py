@@ -145,6 +145,30 @@ class CreditOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ConformanceOptions:
+    """How the verifier interface is checked, see `vict_jax.gate`.
+
+    Attributes:
+      tasks: training tasks played before training.
+      rollouts: random and edited rollouts of each of them; rollouts to edit of each group of a recheck.
+      every: updates between rechecks on the policy's own rollouts; 0 = never.
+      recheck_tasks: groups of a recheck whose rollouts are edited and whose tasks are mutated.
+      strict: stop at the first finding instead of leaving it without credit.
+    """
+
+    tasks: int = 24
+    rollouts: int = 1
+    every: int = 10
+    recheck_tasks: int = 4
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.tasks >= 1, "conformance.tasks", self.tasks, "1 or more")
+        for name in ("rollouts", "every", "recheck_tasks"):
+            _require(getattr(self, name) >= 0, f"conformance.{name}", getattr(self, name), "0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """One run."""
 
@@ -157,6 +181,7 @@ class RunConfig:
     ppo: PpoOptions
     optimizer: OptimizerOptions
     credit: CreditOptions
+    conformance: ConformanceOptions
     eval: EvalOptions
 
     def __post_init__(self) -> None:
@@ -179,12 +204,13 @@ _SECTIONS: dict[str, type] = {
     "train": TrainOptions,
     "ppo": PpoOptions,
     "optimizer": OptimizerOptions,
+    "conformance": ConformanceOptions,
     "eval": EvalOptions,
 }
 _ENV_COMMON = {"workers": 2, "timeout_s": 20.0}
 
 # Keys that may differ when a run is resumed, since no result depends on them.
-RESUME_MAY_CHANGE = ("env.workers", "env.timeout_s", "train.keep_checkpoints")
+RESUME_MAY_CHANGE = ("env.workers", "env.timeout_s", "train.keep_checkpoints", "conformance.strict")
 
 
 def _field_defaults(cls: type) -> dict[str, Any]:

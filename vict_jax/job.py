@@ -13,10 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from flax import nnx
 
-from envs import conformance
 from envs.base import Domain, Task
 from envs.lookup import environment
 from envs.pool import EnvPool
@@ -27,9 +25,6 @@ from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.context import check_prompt
 from vict_jax.rollout.tokenizer import Codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import make_mesh, param_shardings
-
-# Training tasks played by the conformance check before a run.
-_CONFORMANCE_TASKS = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +45,6 @@ class Job:
       train_tasks, eval_tasks: every task of their splits (of `eval.tasks` of it).
       max_steps: the step cap T.
       graphdef: structure of the model; parameters are passed separately.
-      masked_families, conforming: the verdict of the conformance check.
     """
 
     config: RunConfig
@@ -64,8 +58,6 @@ class Job:
     graphdef: nnx.GraphDef
     mesh: jax.sharding.Mesh
     keys: Keys
-    masked_families: tuple[str, ...]
-    conforming: bool
 
 
 @contextlib.contextmanager
@@ -86,7 +78,6 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     codec = _codec(config, domain, workdir)
     model = _model_config(config, codec)
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: decoder.Decoder(model, jax.random.key(0))))
-    masked, conforming = _conformance(domain, options, train_tasks)
     keys = Keys(*jax.random.split(jax.random.key(config.seed), 4))
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
         yield Job(
@@ -101,8 +92,6 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             graphdef=graphdef,
             mesh=make_mesh(),
             keys=keys,
-            masked_families=masked,
-            conforming=conforming,
         )
 
 
@@ -138,21 +127,6 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
     sizes = dataclasses.asdict(config.model)
     sizes["vocab_size"] = len(codec.tokenizer)
     return ModelConfig(**sizes, max_positions=config.rollout.max_context)
-
-
-def _conformance(domain: Domain, options: Any, tasks: Sequence[Task]) -> tuple[tuple[str, ...], bool]:
-    """Masked families, and whether the aggregator holds, on some training tasks."""
-    stride = max(1, len(tasks) // _CONFORMANCE_TASKS)
-    sample = [tasks[i] for i in range(0, len(tasks), stride)][:_CONFORMANCE_TASKS]
-    report = conformance.check(domain, options, sample, rollouts=1)
-    if not report.share(kind=conformance.EXPERT).won:
-        raise RunError(
-            f"the expert of {domain.name!r} solves none of {len(sample)} training tasks: engine and data do "
-            "not fit together. Check env.data_dir and env.engine, and run `python -m vict_jax.audit`."
-        )
-    if not report.conforming:
-        logging.warning("the verifier interface does not conform on the training tasks:\n%s", report.table())
-    return report.masked_families(), not report.aggregator_fails
 
 
 def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:

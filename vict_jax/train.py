@@ -22,7 +22,8 @@ import tqdm
 from absl import logging
 from flax import nnx
 
-from vict_jax import checkpoint, proofs, summary
+from envs.verdict import Verdict
+from vict_jax import checkpoint, gate, proofs, summary
 from vict_jax.batching import (
     Rollout,
     TokenSequence,
@@ -67,11 +68,12 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
     """
     began = time.perf_counter()
     with RunDir.open(workdir, to_plain(config)), open_job(config, workdir) as job:
-        print(header(job), flush=True)
         optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
         restored = restore(job, optimizer, workdir)
         done = restored[0] if restored else None
         with MetricsWriter(workdir, done) as metrics:
+            verdict = gate.before_training(job, metrics) if restored is None else gate.logged_verdict(workdir)
+            print(header(job, verdict), flush=True)
             if restored is None:
                 params = warm_start(job, metrics)
                 validate(job, metrics, params, update=0)
@@ -94,7 +96,9 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
                 for update in progress_updates(done, config.train.updates):
-                    state, row = run_update(job, learner, state, reference, update, workdir)
+                    state, verdict, row = run_update(
+                        job, learner, state, reference, update, workdir, verdict, metrics
+                    )
                     metrics.write("train", update, row)
                     last = update == config.train.updates
                     if last or update % config.train.eval_every == 0:
@@ -110,8 +114,8 @@ def optimizer_steps(config: RunConfig) -> int:
     return max(1, config.train.updates * config.ppo.epochs * config.ppo.minibatches)
 
 
-def header(job: Job) -> str:
-    """What runs, in a few lines: tasks, model, estimator, loss."""
+def header(job: Job, verdict: Verdict) -> str:
+    """What runs, in a few lines: tasks, model, estimator, loss, conformance."""
     config = job.config
     credit, ppo, train_ = config.credit, config.ppo, config.train
     size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: new_params(job))))
@@ -128,8 +132,8 @@ def header(job: Job) -> str:
         "loss": f"PPO clip {ppo.clip_low}/{ppo.clip_high}, {ppo.aggregation}, KL {ppo.kl_estimator} x "
         f"{ppo.kl_coefficient} as a loss, {dead} to dead groups",
         "": "(a policy loss near 0 at the first on-policy step is expected; its gradient is not 0)",
-        "verifier": f"{'conforms' if job.conforming else 'DOES NOT CONFORM: corrections are 0'}; masked "
-        f"families: {', '.join(job.masked_families) or 'none'}",
+        "verifier": f"{gate.describe(verdict)}; checked again "
+        + (f"every {config.conformance.every} updates" if config.conformance.every else "never"),
     }
     return "\n".join(f"{name:12} {text}" for name, text in lines.items())
 
@@ -214,25 +218,40 @@ def run_update(
     reference: nnx.State,
     update: int,
     workdir: pathlib.Path,
-) -> tuple[LearnerState, dict[str, Any]]:
-    """One update: rollouts, credit, proofs, PPO. Returns the new state and the row for the metrics."""
+    verdict: Verdict,
+    metrics: MetricsWriter,
+) -> tuple[LearnerState, Verdict, dict[str, Any]]:
+    """One update: rollouts, conformance, credit, proofs, PPO.
+
+    Returns:
+      The new state, the verdict after this update's recheck, and the row for the metrics.
+
+    Raises:
+      RunError: a strict run does not conform, or the disk is full.
+      InvariantError: a correction has no proof.
+    """
     seconds: dict[str, float] = {}
     played = roll_out(job, state.params, update)
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
+    with stopwatch(seconds, "gate"):
+        if gate.due(job.config.conformance, update):
+            verdict = gate.recheck(job, metrics, verdict, played.groups, update)
     with stopwatch(seconds, "credit"):
-        inputs, output = credit(job, played, update)
+        inputs, output = credit(job, played, update, verdict)
     with stopwatch(seconds, "log"):
         logged = proofs.write_update(workdir, update, played.groups, inputs, output)
     with stopwatch(seconds, "update"):
         state, losses = learn(job, learner, state, reference, played.groups, output, update)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
-    return state, {
+    row = {
         **rollout_figures(played),
+        "nonconforming_groups": int((~inputs.conforming).sum()),
         **{name: float(value) for name, value in output.diagnostics.items()},
         **losses,
         **seconds,
         "proofs": logged,
     }
+    return state, verdict, row
 
 
 @contextlib.contextmanager
@@ -258,8 +277,8 @@ def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
     )
 
 
-def credit(job: Job, played: Collected, update: int) -> tuple[CreditInputs, CreditOutput]:
-    """Credit of the update's rollouts, on the host.
+def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[CreditInputs, CreditOutput]:
+    """Credit of the update's rollouts, on the host; none where the verdict or their own scores forbid it.
 
     Raises:
       InvariantError: a correction has no proof.
@@ -270,8 +289,8 @@ def credit(job: Job, played: Collected, update: int) -> tuple[CreditInputs, Cred
         domain=job.domain,
         max_steps=job.max_steps,
         group_size=job.config.train.rollouts,
-        conforming=[job.conforming] * len(groups),
-        masked_families=job.masked_families,
+        conforming=gate.conforming_groups(job.domain, verdict, groups),
+        masked_families=verdict.masked_families,
     )
     output, violations = to_host(
         assign_credit(

@@ -88,6 +88,7 @@ def credit_of(config: RunConfig) -> Callable[[CreditInputs], CreditOutput]:
 def test_a_run_leaves_everything_it_promises(finished: pathlib.Path, config: RunConfig) -> None:
     rows = comparable(finished)
     assert [(r["kind"], r["update"]) for r in rows] == [
+        ("conformance", 0),
         ("warm_start", 0),
         ("warm_start", 0),
         ("eval", 0),
@@ -97,8 +98,9 @@ def test_a_run_leaves_everything_it_promises(finished: pathlib.Path, config: Run
         ("train", 3),
         ("eval", 3),
     ]
-    assert rows[1]["loss"] < rows[0]["loss"]  # the warm start learns
-    update = rows[3]
+    assert (rows[0]["reconstruction"], rows[0]["mutation"], rows[0]["findings"]) == (1.0, 1.0, [])
+    assert rows[2]["loss"] < rows[1]["loss"]  # the warm start learns
+    update = rows[4]
     assert update["first_log_ratio_max"] < 1e-4  # sampler, reference and learner share one forward
     assert update["eligibility"] == 1.0
     assert update["reconstruction"] == 1.0

@@ -1,0 +1,206 @@
+"""Conformance as a gate: what the verifier interface cannot account for gets no credit.
+
+Before training, rollouts of the expert, random ones, edits and mutations are checked on some training tasks
+(`envs.conformance`). Every `conformance.every` updates the update's own rollouts are checked, and edits of
+them and mutations of their tasks are played. A family that fails is masked, a task type whose aggregator
+fails gets no correction; the verdict only grows (VICT section 3.2, Eq. 11; docs/conformance.md). In every
+update a group with a rollout whose score is not rebuilt is left out of that update's credit.
+
+All findings are in rows of kind `conformance` in `metrics.jsonl`, from where a resumed run takes them. What
+is played depends on the seed and the update alone, so a resumed run finds the same.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from absl import logging
+
+from envs import conformance
+from envs.base import Domain
+from envs.conformance import Report
+from envs.play import (
+    EDITED,
+    EDITS,
+    EXPERT,
+    MUTATED,
+    POLICY,
+    Played,
+    PoolEnv,
+    edit,
+    play_actions,
+    play_mutations,
+)
+from envs.verdict import Finding, Verdict
+from vict_jax.batching import Rollout
+from vict_jax.config import ConformanceOptions
+from vict_jax.job import Job
+from vict_jax.metrics import MetricsWriter, RunError, read_metrics
+
+ROW = "conformance"
+# Between training episodes every slot of the pool is free; one is enough.
+_SLOT = 0
+
+
+def before_training(job: Job, metrics: MetricsWriter) -> Verdict:
+    """Check some training tasks, spread over all of them, and write the row of update 0.
+
+    Raises:
+      RunError: the expert solves no task, or with `conformance.strict` something does not conform.
+    """
+    began, options, tasks = time.perf_counter(), job.config.conformance, job.train_tasks
+    stride = max(1, len(tasks) // options.tasks)
+    sample = [tasks[i] for i in range(0, len(tasks), stride)][: options.tasks]
+    report = conformance.check(
+        job.domain,
+        job.config.env.options,
+        sample,
+        rollouts=options.rollouts,
+        env=PoolEnv(job.pool, _SLOT),
+    )
+    if not report.share(kind=EXPERT).won:
+        lost = f" {len(report.lost)} episodes were lost: {report.lost[0].lost}." if report.lost else ""
+        raise RunError(
+            f"the expert of {job.domain.name!r} solves none of {len(sample)} training tasks: engine and data "
+            f"do not fit together.{lost} Check the options of env and run `{_next_step(job)}`."
+        )
+    verdict = report.verdict()
+    metrics.write(ROW, 0, _row(report, Verdict(), verdict, time.perf_counter() - began))
+    _tell(job, report, verdict.findings, "before training")
+    return verdict
+
+
+def due(options: ConformanceOptions, update: int) -> bool:
+    """Whether update 1, 2, ... has a recheck."""
+    return options.every > 0 and update % options.every == 0
+
+
+def recheck(
+    job: Job, metrics: MetricsWriter, known: Verdict, groups: Sequence[Sequence[Rollout]], update: int
+) -> Verdict:
+    """Check the update's rollouts, edits of them and mutations of their tasks, and write the update's row.
+
+    Returns:
+      `known` and what was found in addition.
+
+    Raises:
+      RunError: with `conformance.strict`, something was found.
+    """
+    began = time.perf_counter()
+    # An aggregator may use JAX, and here it gets NumPy arrays.
+    with jax.transfer_guard("allow"):
+        played = [*_own(groups), *_departures(job, groups, update)]
+        report = conformance.judge_all(job.domain, played)
+    verdict = report.verdict(known)
+    metrics.write(ROW, update, _row(report, known, verdict, time.perf_counter() - began))
+    _tell(job, report, verdict.findings[len(known.findings) :], f"at update {update}")
+    return verdict
+
+
+def _own(groups: Sequence[Sequence[Rollout]]) -> Iterator[Played]:
+    for group in groups:
+        for rollout in group:
+            if rollout.record is not None:
+                yield Played(rollout.task, POLICY, "", rollout.actions, rollout.record)
+
+
+def _departures(job: Job, groups: Sequence[Sequence[Rollout]], update: int) -> Iterator[Played]:
+    """Edits of the best rollouts of some groups, and the mutations of their tasks."""
+    options, env = job.config.conformance, PoolEnv(job.pool, _SLOT)
+    rng = random.Random(f"conformance/{job.config.seed}/{update}")
+    for g in sorted(rng.sample(range(len(groups)), min(options.recheck_tasks, len(groups)))):
+        task, candidates = groups[g][0].task, [rollout for rollout in groups[g] if rollout.valid.any()]
+        rng.shuffle(candidates)
+        # Edits of a solved task are the ones that the verifier has most to say about.
+        for rollout in sorted(candidates, key=lambda r: -r.score)[: options.rollouts]:
+            pairs = zip(rollout.actions, rollout.valid, strict=True)
+            accepted = [action for action, valid in pairs if valid]
+            for how in EDITS:
+                name, actions = edit(accepted, how, rng)
+                yield play_actions(env, task, EDITED, name, actions)
+        yield from play_mutations(job.domain, job.config.env.options, env, task)
+
+
+def conforming_groups(domain: Domain, verdict: Verdict, groups: Sequence[Sequence[Rollout]]) -> list[bool]:
+    """For each group, whether its task may be corrected in this update.
+
+    It may not if the aggregator fails on its type, or if the score of one of its own rollouts is not
+    rebuilt and no family that is masked for its scores explains why.
+    """
+    with jax.transfer_guard("allow"):
+        return [
+            group[0].task.type not in verdict.failing_types
+            and all(
+                conformance.rebuilds(domain, rollout.record, verdict.blamed_families)
+                for rollout in group
+                if rollout.record is not None
+            )
+            for group in groups
+        ]
+
+
+def logged_verdict(workdir: pathlib.Path) -> Verdict:
+    """The verdict that the rows of a run directory add up to."""
+    rows = [row for row in read_metrics(workdir) if row["kind"] == ROW]
+    return Verdict(tuple(Finding.from_json(finding) for row in rows for finding in row["findings"]))
+
+
+def describe(verdict: Verdict) -> str:
+    """The verdict in one line."""
+    if not verdict.findings:
+        return "conforms"
+    masked = ", ".join(verdict.masked_families) or "none"
+    failing = ", ".join(verdict.failing_types) or "none"
+    return f"DOES NOT CONFORM: masked families: {masked}; task types without credit: {failing}"
+
+
+def _row(report: Report, known: Verdict, verdict: Verdict, seconds: float) -> dict[str, Any]:
+    """Figures of a check; `findings` are the new ones."""
+    total, edited, mutated = report.share(), report.share(kind=EDITED), report.share(kind=MUTATED)
+    departures, agreeing = edited.rollouts + mutated.rollouts, edited.agree + mutated.agree
+    return {
+        "rollouts": total.rollouts,
+        "reconstruction": _share(total.agree - agreeing, total.rollouts - departures),
+        "mutation": _share(agreeing, departures),
+        "sound": _share(total.sound, total.rollouts),
+        "lost": len(report.lost),
+        "masked_families": len(verdict.masked_families),
+        "failing_types": len(verdict.failing_types),
+        "seconds": seconds,
+        "findings": [finding.to_json() for finding in verdict.findings[len(known.findings) :]],
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _tell(job: Job, report: Report, new: Sequence[Finding], when: str) -> None:
+    """Warn of lost episodes and of each new finding; in strict runs, stop."""
+    if report.lost:
+        first = report.lost[0]
+        logging.warning(
+            "conformance %s: %d episodes were lost to the environment and tell nothing; the first, %s of "
+            "task %r: %s",
+            when,
+            len(report.lost),
+            f"{first.kind} {first.name}".strip(),
+            first.task.id,
+            first.lost,
+        )
+    if new and job.config.conformance.strict:
+        raise RunError(
+            f"the verifier interface of {job.domain.name!r} does not conform {when} "
+            "(conformance.strict=True):\n" + "\n".join(map(str, new)) + f"\nNext: `{_next_step(job)}`"
+        )
+    for finding in new:
+        logging.warning("conformance %s: %s", when, finding)
+
+
+def _next_step(job: Job) -> str:
+    return f"python -m vict_jax.audit --env {job.config.env.name}"
