@@ -166,6 +166,7 @@ def _row(report: Report, known: Verdict, verdict: Verdict, seconds: float) -> di
     return {
         "rollouts": total.rollouts,
         "reconstruction": _share(total.agree - agreeing, total.rollouts - departures),
+        "departures": departures,
         "mutation": _share(agreeing, departures),
         "sound": _share(total.sound, total.rollouts),
         "lost": len(report.lost),

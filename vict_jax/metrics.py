@@ -6,7 +6,7 @@
     DIR/metrics.jsonl        one JSON object a line: kind, update, values
     DIR/events/              the same as TensorBoard events
     DIR/checkpoints/         Orbax: reference policy and the newest states
-    DIR/rollouts/, proofs/   one pair of files an update, see `vict_jax.proofs`
+    DIR/rollouts/, atoms/, proofs/   four files an update, see `vict_jax.proofs`
     DIR/summary.json         the result
 
 Rows and files of updates after the restored checkpoint are dropped on resume, so that every update
@@ -94,7 +94,7 @@ class RunDir:
         if path.exists() and not path.is_dir():
             raise RunError(f"--workdir={path} is a file; name a directory")
         with disk_full_is_clear(path):
-            for name in ("rollouts", "proofs", "events", "checkpoints"):
+            for name in ("rollouts", "atoms", "proofs", "events", "checkpoints"):
                 (path / name).mkdir(parents=True, exist_ok=True)
             lock = open(path / ".lock", "a+")  # noqa: SIM115 - held for the life of the run
         try:

@@ -1,12 +1,14 @@
 """The proof log: every non-zero correction with its evidence, and all that is needed to replay it.
 
-Three files an update, each written whole and renamed, so that a kill leaves none of them in part:
+Four files an update, each written whole and renamed, so that a kill leaves none of them in part:
 
     rollouts/update_000012.npz       the `CreditInputs` of the update, array by array
     rollouts/update_000012.parquet   one row a step: task, observation, action, base, correction, advantage
+    atoms/update_000012.parquet      one row a rollout and atom: status, core, marginal, why it got nothing
     proofs/update_000012.parquet     one row a non-zero (rollout, step, atom, relation)
 
 The tables are read by any Parquet reader (`pandas.read_parquet`). Method page, section 7.
+`vict_jax.audit` replays and explains them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +25,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envs.base import VerifierRecord
-from vict_jax.batching import Rollout
-from vict_jax.metrics import RunError, disk_full_is_clear, write_atomically
-from vict_jax.types import CreditInputs, CreditOutput, Proofs, Relation, Status
+from vict_jax.batching import Rollout, atom_states
+from vict_jax.credit.diagnostics import Cause
+from vict_jax.metrics import RunError, write_atomically
+from vict_jax.types import CreditInputs, CreditOutput, Relation, Status
 
+# Where a row belongs; the first columns of every table.
+_PLACE = [("update", pa.int32()), ("group", pa.int32()), ("rollout", pa.int32())]
 PROOF_SCHEMA = pa.schema(
     [
-        ("update", pa.int32()),
-        ("group", pa.int32()),
-        ("rollout", pa.int32()),
+        *_PLACE,
         ("step", pa.int32()),
         ("task_id", pa.string()),
         ("action_id", pa.int32()),
@@ -52,9 +56,7 @@ PROOF_SCHEMA = pa.schema(
 )
 STEP_SCHEMA = pa.schema(
     [
-        ("update", pa.int32()),
-        ("group", pa.int32()),
-        ("rollout", pa.int32()),
+        *_PLACE,
         ("step", pa.int32()),
         ("task_id", pa.string()),
         ("task_type", pa.string()),
@@ -62,12 +64,50 @@ STEP_SCHEMA = pa.schema(
         ("score", pa.float32()),
         ("observation", pa.string()),
         ("action", pa.string()),
+        ("taken", pa.bool_()),
         ("valid", pa.bool_()),
         ("base", pa.float32()),
         ("correction", pa.float32()),
         ("advantage", pa.float32()),
     ]
 )
+# `unusable` says why the atom was switched off, `cause` and `rollout_cause` why credit was withheld; empty
+# where nothing was. The last five are null for methods without proofs.
+ATOM_SCHEMA = pa.schema(
+    [
+        *_PLACE,
+        ("task_id", pa.string()),
+        ("atom_id", pa.string()),
+        ("atom_family", pa.string()),
+        ("status", pa.string()),
+        ("unusable", pa.string()),
+        ("core", pa.bool_()),
+        ("marginal", pa.float32()),
+        ("marginal_norm", pa.float32()),
+        ("cause", pa.string()),
+        ("rollout_cause", pa.string()),
+    ]
+)
+_FROM_PROOFS = ("core", "marginal", "marginal_norm", "cause", "rollout_cause")
+_PROOF_TEXTS = (
+    "task_id",
+    "action",
+    "atom_id",
+    "atom_family",
+    "relation",
+    "variable",
+    "before",
+    "after",
+    "core_id",
+)
+# Every kind of file, by folder and suffix.
+_KINDS = (("rollouts", ".npz"), ("rollouts", ".parquet"), ("atoms", ".parquet"), ("proofs", ".parquet"))
+_FOLDERS = ("rollouts", "atoms", "proofs")
+
+
+def cause_text(cause: Cause) -> str:
+    """A cause as the log writes it; empty for none."""
+    return "" if cause is Cause.NONE else cause.name.lower()
 
 
 def file_stem(update: int) -> str:
@@ -76,16 +116,14 @@ def file_stem(update: int) -> str:
 
 
 def logged_updates(workdir: pathlib.Path) -> list[int]:
-    """Updates whose three files are all there, in order."""
-    stems = {p.stem for p in (workdir / "proofs").glob("update_*.parquet")}
-    stems &= {p.stem for p in (workdir / "rollouts").glob("update_*.parquet")}
-    stems &= {p.stem for p in (workdir / "rollouts").glob("update_*.npz")}
-    return sorted(int(stem.removeprefix("update_")) for stem in stems)
+    """Updates whose four files are all there, in order."""
+    stems = [{p.stem for p in (workdir / folder).glob(f"update_*{suffix}")} for folder, suffix in _KINDS]
+    return sorted(int(stem.removeprefix("update_")) for stem in set.intersection(*stems))
 
 
 def drop_after(workdir: pathlib.Path, update: int) -> None:
     """Remove the files of every update after `update`: a resumed run writes them again."""
-    for folder in ("rollouts", "proofs"):
+    for folder in _FOLDERS:
         for path in (workdir / folder).glob("update_*"):
             if int(path.stem.removeprefix("update_")) > update:
                 path.unlink()
@@ -97,26 +135,36 @@ def write_update(
     groups: Sequence[Sequence[Rollout]],
     inputs: CreditInputs,
     output: CreditOutput,
+    *,
+    masked_families: Collection[str],
 ) -> int:
-    """Write the three files of one update. All arrays are NumPy. Returns the number of proof rows.
+    """Write the four files of one update. All arrays are NumPy. Returns the number of proof rows.
+
+    Args:
+      groups: the rollouts that `inputs` was made of. masked_families: as `credit_inputs` had them.
 
     Raises:
       RunError: the disk is full; nothing of this update is left half written.
     """
     stem = file_stem(update)
+    proofs = _proof_columns(groups, inputs, output)
     write_atomically(workdir / "rollouts" / f"{stem}.npz", _pack_inputs(inputs))
-    _write_table(
-        workdir / "rollouts" / f"{stem}.parquet", list(_step_rows(update, groups, output)), STEP_SCHEMA
-    )
-    rows = list(_proof_rows(update, groups, inputs, output)) if output.proofs is not None else []
-    _write_table(workdir / "proofs" / f"{stem}.parquet", rows, PROOF_SCHEMA)
-    return len(rows)
+    for folder, columns, schema in (
+        ("rollouts", _step_columns(groups, output), STEP_SCHEMA),
+        ("atoms", _atom_columns(groups, inputs, output, masked_families), ATOM_SCHEMA),
+        ("proofs", proofs, PROOF_SCHEMA),
+    ):
+        rows = len(columns["group"])
+        _write_table(
+            workdir / folder / f"{stem}.parquet", {"update": np.full(rows, update), **columns}, schema
+        )
+    return len(proofs["group"])
 
 
-def _write_table(path: pathlib.Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+def _write_table(path: pathlib.Path, columns: Mapping[str, Any], schema: pa.Schema) -> None:
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
     sink = io.BytesIO()
-    with disk_full_is_clear(path):
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
     write_atomically(path, sink.getvalue())
 
 
@@ -130,11 +178,17 @@ def _pack_inputs(inputs: CreditInputs) -> bytes:
     return sink.getvalue()
 
 
+def _missing(workdir: pathlib.Path, path: pathlib.Path) -> RunError:
+    known = logged_updates(workdir)
+    there = f"updates {known[0]} to {known[-1]} ({len(known)} of them) are" if known else "none is"
+    return RunError(f"no logged update at {path}; {there} logged in {workdir}")
+
+
 def read_inputs(workdir: pathlib.Path, update: int) -> CreditInputs:
     """The logged `CreditInputs` of an update, as NumPy arrays.
 
     Raises:
-      RunError: the file is missing or damaged.
+      RunError: the file is missing, damaged, or of another version.
     """
     path = workdir / "rollouts" / f"{file_stem(update)}.npz"
     try:
@@ -144,162 +198,182 @@ def read_inputs(workdir: pathlib.Path, update: int) -> CreditInputs:
             }
             fields = {name: arrays[name] for name in arrays if not name.startswith("params/")}
     except FileNotFoundError as error:
-        raise RunError(f"no logged rollouts at {path}; logged updates: {logged_updates(workdir)}") from error
-    except (ValueError, EOFError, OSError) as error:
+        raise _missing(workdir, path) from error
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} is damaged: {error}") from error
+    if wrong := set(fields) ^ {f.name for f in dataclasses.fields(CreditInputs) if f.name != "params"}:
+        raise RunError(f"{path} is of another version of the log: it differs in {sorted(wrong)}")
     return CreditInputs(params=params, **fields)
 
 
-def _step_rows(
-    update: int, groups: Sequence[Sequence[Rollout]], output: CreditOutput
-) -> Iterator[dict[str, Any]]:
-    for g, group in enumerate(groups):
-        for n, rollout in enumerate(group):
-            for t, action in enumerate(rollout.actions):
-                yield {
-                    "update": update,
-                    "group": g,
-                    "rollout": n,
-                    "step": t,
-                    "task_id": rollout.task.id,
-                    "task_type": rollout.task.type,
-                    "end": rollout.end.value,
-                    "score": rollout.score,
-                    "observation": rollout.observations[t],
-                    "action": action,
-                    "valid": bool(rollout.valid[t]),
-                    "base": output.base[g, n, t],
-                    "correction": output.correction[g, n, t],
-                    "advantage": output.advantages[g, n, t],
-                }
+def read_table(
+    workdir: pathlib.Path, folder: str, update: int, columns: Sequence[str] | None = None
+) -> dict[str, list[Any]]:
+    """Columns of a logged table: `folder` is `rollouts`, `atoms` or `proofs`; all columns if None.
+
+    Raises:
+      RunError: the file is missing, damaged, or of another version.
+    """
+    path = workdir / folder / f"{file_stem(update)}.parquet"
+    try:
+        return pq.read_table(path, columns=columns).to_pydict()
+    except FileNotFoundError as error:
+        raise _missing(workdir, path) from error
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
 
 
-def _proof_rows(
-    update: int, groups: Sequence[Sequence[Rollout]], inputs: CreditInputs, output: CreditOutput
-) -> Iterator[dict[str, Any]]:
+def _places(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(group, rollout, index) of `lengths[group, rollout]` rows of each rollout, in that order."""
+    g, n, i = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[..., None])
+    return g, n, i
+
+
+def _step_columns(groups: Sequence[Sequence[Rollout]], output: CreditOutput) -> dict[str, Any]:
+    lengths = np.array([[len(rollout.actions) for rollout in group] for group in groups])
+    g, n, t = _places(lengths)
+    rollouts = [rollout for group in groups for rollout in group]
+
+    def each(values: Sequence[Any]) -> np.ndarray:
+        return np.repeat(np.array(values, object), lengths.ravel())
+
+    return {
+        "group": g,
+        "rollout": n,
+        "step": t,
+        "task_id": each([rollout.task.id for rollout in rollouts]),
+        "task_type": each([rollout.task.type for rollout in rollouts]),
+        "end": each([rollout.end.value for rollout in rollouts]),
+        "score": each([rollout.score for rollout in rollouts]),
+        "observation": [
+            text for rollout in rollouts for text in rollout.observations[: len(rollout.actions)]
+        ],
+        "action": [text for rollout in rollouts for text in rollout.actions],
+        "taken": np.concatenate([rollout.taken for rollout in rollouts]),
+        "valid": np.concatenate([rollout.valid for rollout in rollouts]),
+        "base": output.base[g, n, t],
+        "correction": output.correction[g, n, t],
+        "advantage": output.advantages[g, n, t],
+    }
+
+
+def _atom_columns(
+    groups: Sequence[Sequence[Rollout]],
+    inputs: CreditInputs,
+    output: CreditOutput,
+    masked_families: Collection[str],
+) -> dict[str, Any]:
+    records = [rollout.record for group in groups for rollout in group if rollout.record is not None]
+    counts = [[len(r.record.atoms) if r.record is not None else 0 for r in group] for group in groups]
+    g, n, j = _places(np.array(counts))
     proofs = output.proofs
-    assert proofs is not None
+    columns = {
+        "group": g,
+        "rollout": n,
+        "task_id": [groups[i][k].task.id for i, k in zip(g.tolist(), n.tolist(), strict=True)],
+        "atom_id": [atom.id for record in records for atom in record.atoms],
+        "atom_family": [atom.family for record in records for atom in record.atoms],
+        "status": [Status(code).name.lower() for record in records for code in record.status[-1].tolist()],
+        "unusable": list(_unusable(groups, inputs, masked_families)),
+    }
+    if proofs is None:
+        return columns | {name: [None] * len(g) for name in _FROM_PROOFS}
+    causes = np.array([cause_text(cause) for cause in Cause], object)
+    return columns | {
+        "core": proofs.core[g, n, j],
+        "marginal": proofs.marginal[g, n, j],
+        "marginal_norm": proofs.marginal_norm[g, n, j],
+        "cause": causes[proofs.atom_cause[g, n, j]],
+        "rollout_cause": causes[proofs.cause[g, n]],
+    }
+
+
+def _unusable(
+    groups: Sequence[Sequence[Rollout]], inputs: CreditInputs, masked_families: Collection[str]
+) -> Iterator[str]:
+    """Why each atom was switched off, rollout by rollout; empty where it was not."""
+    for group, flags in zip(groups, inputs.usable, strict=True):
+        for rollout, usable in zip(group, flags, strict=True):
+            atoms = 0 if rollout.record is None else len(rollout.record.atoms)
+            if usable[:atoms].all():  # closing the requirements again would cost more than all the rest
+                yield from [""] * atoms
+            else:
+                yield from atom_states(rollout, masked_families)
+
+
+def proof_edges(output: CreditOutput) -> np.ndarray:
+    """(group, rollout, step, atom, relation) of each row of the proof table, int64[rows, 5], in its order."""
+    if output.proofs is None:
+        return np.zeros((0, 5), np.int64)
     corrected = np.asarray(output.correction) != 0
-    edges = (np.asarray(proofs.contribution) != 0) & corrected[..., None, None]
-    for g, n, t, j, r in np.argwhere(edges).tolist():
-        rollout = groups[g][n]
-        assert rollout.record is not None  # a lost rollout is masked, so it has no correction
-        variable, before, after = _evidence(rollout.record, t, j, Relation(r))
-        yield {
-            "update": update,
-            "group": g,
-            "rollout": n,
-            "step": t,
-            "task_id": rollout.task.id,
-            "action_id": inputs.action_id[g, n, t],
-            "action": rollout.actions[t],
-            "atom_id": rollout.record.atoms[j].id,
-            "atom_family": rollout.record.atoms[j].family,
-            "relation": Relation(r).name.lower(),
-            "variable": variable,
-            "before": before,
-            "after": after,
-            "core_id": _core_id(proofs, rollout.record, g, n),
-            "marginal": proofs.marginal[g, n, j],
-            "marginal_norm": proofs.marginal_norm[g, n, j],
-            "weight": proofs.weight[g, n, t, j, r],
-            "contribution": proofs.contribution[g, n, t, j, r],
-            "correction": output.correction[g, n, t],
-            "conformance": "conforming" if inputs.conforming[g] else "masked",
-        }
+    return np.argwhere((np.asarray(output.proofs.contribution) != 0) & corrected[..., None, None])
 
 
-def _core_id(proofs: Proofs, record: VerifierRecord, g: int, n: int) -> str:
-    return "+".join(atom.id for atom, inside in zip(record.atoms, proofs.core[g, n], strict=False) if inside)
+def _proof_columns(
+    groups: Sequence[Sequence[Rollout]], inputs: CreditInputs, output: CreditOutput
+) -> dict[str, Any]:
+    edges = proof_edges(output)
+    if output.proofs is None:
+        return {field.name: [] for field in PROOF_SCHEMA}
+    g, n, t, j, r = edges.T
+    proofs = output.proofs
+    columns: dict[str, Any] = {
+        "group": g,
+        "rollout": n,
+        "step": t,
+        "action_id": inputs.action_id[g, n, t],
+        "marginal": proofs.marginal[g, n, j],
+        "marginal_norm": proofs.marginal_norm[g, n, j],
+        "weight": proofs.weight[g, n, t, j, r],
+        "contribution": proofs.contribution[g, n, t, j, r],
+        "correction": output.correction[g, n, t],
+        "conformance": np.where(inputs.conforming[g], "conforming", "masked"),
+    }
+    texts = [
+        _proof_texts(groups[g][n], t, j, Relation(r), np.asarray(proofs.core[g, n]))
+        for g, n, t, j, r in edges.tolist()
+    ]
+    return columns | {name: [text[name] for text in texts] for name in _PROOF_TEXTS}
 
 
-def _evidence(record: VerifierRecord, t: int, j: int, relation: Relation) -> tuple[str, str, str]:
-    """The evidence source of an edge: variables that changed (or the atom itself), before and after."""
+def _proof_texts(rollout: Rollout, t: int, j: int, relation: Relation, core: np.ndarray) -> dict[str, str]:
+    record = rollout.record
+    assert record is not None  # a lost rollout is masked, so it has no correction
+    variable, before, after = evidence_source(record, t, j, relation)
+    return {
+        "task_id": rollout.task.id,
+        "action": rollout.actions[t],
+        "atom_id": record.atoms[j].id,
+        "atom_family": record.atoms[j].family,
+        "relation": relation.name.lower(),
+        "variable": variable,
+        "before": before,
+        "after": after,
+        "core_id": "+".join(
+            atom.id for atom, inside in zip(record.atoms, core.tolist(), strict=False) if inside
+        ),
+    }
+
+
+def evidence_source(record: VerifierRecord, t: int, j: int, relation: Relation) -> tuple[str, str, str]:
+    """What an edge of action t to atom j rests on: names, values before and values after.
+
+    Writes and reveals name the bound variables that changed, separated by "; "; a commit names itself and
+    a violation its atom, with the atom's status.
+    """
     atom = record.atoms[j]
-    if relation is Relation.VIOLATE:
-        return atom.id, Status(record.status[t, j]).name, Status(record.status[t + 1, j]).name
-    if relation is Relation.COMMIT:
-        return "commit", Status(record.status[t, j]).name, Status(record.status[t + 1, j]).name
+    if relation in (Relation.VIOLATE, Relation.COMMIT):
+        name = atom.id if relation is Relation.VIOLATE else "commit"
+        return name, Status(record.status[t, j]).name, Status(record.status[t + 1, j]).name
     reveal = relation is Relation.REVEAL
+    before, after = record.evidence[t], record.evidence[t + 1]
     changed = [
         v
         for v, variable in enumerate(record.variables)
         if variable.id in atom.variables
         and variable.observation == reveal
-        and record.evidence[t][v] != record.evidence[t + 1][v]
+        and before[v] != after[v]
+        and not (reveal and any(row[v] for row in record.evidence[: t + 1]))
     ]
-    names, before, after = (
-        "; ".join(text)
-        for text in zip(
-            *((record.variables[v].id, record.evidence[t][v], record.evidence[t + 1][v]) for v in changed),
-            strict=True,
-        )
-    )
-    return names, before, after
-
-
-@dataclasses.dataclass(frozen=True)
-class Replay:
-    """Result of recomputing logged updates: steps compared, and those whose bits differ."""
-
-    updates: int
-    steps: int
-    proofs: int
-    differing: list[str]
-
-
-def replay(
-    workdir: pathlib.Path, updates: Iterable[int], credit: Callable[[CreditInputs], CreditOutput]
-) -> Replay:
-    """Recompute the corrections of logged updates from their logged trajectories, bit for bit.
-
-    Args:
-      workdir: the run.
-      updates: which updates.
-      credit: the run's credit function, NumPy `CreditInputs` to `CreditOutput` (any array type).
-    """
-    count = steps = proofs = 0
-    differing: list[str] = []
-    for update in updates:
-        count += 1
-        output = credit(read_inputs(workdir, update))
-        correction, advantage = np.asarray(output.correction), np.asarray(output.advantages)
-        table = pq.read_table(workdir / "rollouts" / f"{file_stem(update)}.parquet").to_pydict()
-        index = (np.array(table["group"]), np.array(table["rollout"]), np.array(table["step"]))
-        for name, values in (("correction", correction), ("advantage", advantage)):
-            logged = np.array(table[name], np.float32)
-            wrong = np.flatnonzero(logged.view(np.uint32) != values[index].astype(np.float32).view(np.uint32))
-            differing += [
-                _difference(update, name, table, row, logged, values[index]) for row in wrong.tolist()
-            ]
-        steps += len(table["step"])
-        proofs += _compare_proofs(workdir, update, output, differing)
-    return Replay(updates=count, steps=steps, proofs=proofs, differing=differing)
-
-
-def _difference(
-    update: int, name: str, table: Mapping[str, Any], row: int, logged: np.ndarray, again: np.ndarray
-) -> str:
-    where = ", ".join(f"{key} {table[key][row]}" for key in ("group", "rollout", "step"))
-    return f"update {update}, {where}: {name} logged {logged[row]!r}, replayed {again[row]!r}"
-
-
-def _compare_proofs(workdir: pathlib.Path, update: int, output: CreditOutput, differing: list[str]) -> int:
-    table = pq.read_table(workdir / "proofs" / f"{file_stem(update)}.parquet").to_pydict()
-    rows = len(table["step"])
-    if output.proofs is None:
-        return rows
-    contribution = np.asarray(output.proofs.contribution)
-    expected = int(((contribution != 0) & (np.asarray(output.correction) != 0)[..., None, None]).sum())
-    if expected != rows:
-        differing.append(f"update {update}: {rows} logged proofs, {expected} replayed")
-        return rows
-    relations = np.array([Relation[name.upper()].value for name in table["relation"]], np.int64)
-    for row in range(rows):
-        g, n, t = table["group"][row], table["rollout"][row], table["step"][row]
-        shares = contribution[g, n, t, :, relations[row]].astype(np.float32)
-        if not (shares.view(np.uint32) == np.float32(table["contribution"][row]).view(np.uint32)).any():
-            differing.append(
-                f"update {update}, group {g}, rollout {n}, step {t}: no such share {table['atom_id'][row]}"
-            )
-    return rows
+    names = (record.variables[v].id for v in changed)
+    return "; ".join(names), "; ".join(before[v] for v in changed), "; ".join(after[v] for v in changed)

@@ -173,6 +173,7 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
             job.train_tasks[: options.tasks],
             options=rollout,
             max_steps=job.max_steps,
+            examples=job.examples,
             progress=move,
         )
     sequences = [(0, sequence) for episode in episodes if not episode.lost for sequence in episode.sequences]
@@ -239,7 +240,9 @@ def run_update(
     with stopwatch(seconds, "credit"):
         inputs, output = credit(job, played, update, verdict)
     with stopwatch(seconds, "log"):
-        logged = proofs.write_update(workdir, update, played.groups, inputs, output)
+        logged = proofs.write_update(
+            workdir, update, played.groups, inputs, output, masked_families=verdict.masked_families
+        )
     with stopwatch(seconds, "update"):
         state, losses = learn(job, learner, state, reference, played.groups, output, update)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
@@ -264,7 +267,7 @@ def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
     """The update's rollouts under the current policy."""
-    session = open_session(job.graphdef, params, job.codec, job.config.rollout, job.mesh)
+    session = open_session(job.graphdef, params, job.codec, job.config.rollout, job.mesh, job.examples)
     return collect(
         job.pool,
         session,
@@ -274,6 +277,7 @@ def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
         key=fold(job.keys.rollout, update, job),
         options=job.config.rollout,
         max_steps=job.max_steps,
+        examples=job.examples,
     )
 
 

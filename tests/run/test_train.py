@@ -22,6 +22,7 @@ import pytest
 from envs.lookup import environment
 from tests.run.small import small_config
 from vict_jax import checkpoint, metrics, proofs, train
+from vict_jax.audit.replay import replay
 from vict_jax.batching import to_device, to_host
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.credit.assign import assign_credit
@@ -117,8 +118,8 @@ def test_a_run_leaves_everything_it_promises(finished: pathlib.Path, config: Run
 
 
 def test_the_proof_log_replays_bit_for_bit(finished: pathlib.Path, config: RunConfig) -> None:
-    result = proofs.replay(finished, proofs.logged_updates(finished), credit_of(config))
-    assert result.differing == []
+    result = replay(finished, proofs.logged_updates(finished), credit_of(config))
+    assert result.differing == ()
     assert result.updates == 3
     tables = [pq.read_table(path) for path in sorted((finished / "rollouts").glob("*.parquet"))]
     assert result.steps == sum(table.num_rows for table in tables) > 0
@@ -127,7 +128,7 @@ def test_the_proof_log_replays_bit_for_bit(finished: pathlib.Path, config: RunCo
 def test_replay_notices_a_changed_correction(
     finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
 ) -> None:
-    for folder in ("rollouts", "proofs"):
+    for folder in ("rollouts", "atoms", "proofs"):
         (tmp_path / folder).mkdir()
         for path in (finished / folder).glob("update_000001*"):
             (tmp_path / folder / path.name).write_bytes(path.read_bytes())
@@ -137,7 +138,7 @@ def test_replay_notices_a_changed_correction(
     changed[0] = np.nextafter(changed[0], np.float32(1))  # one bit
     index = table.schema.get_field_index("correction")
     pq.write_table(table.set_column(index, table.schema.field(index), [changed]), path)
-    result = proofs.replay(tmp_path, [1], credit_of(config))
+    result = replay(tmp_path, [1], credit_of(config))
     assert len(result.differing) == 1
     assert "group 0, rollout 0, step 0: correction logged" in result.differing[0]
 

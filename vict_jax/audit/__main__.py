@@ -1,12 +1,12 @@
 """Audits: does a verifier interface conform, what did credit do with its records, and does it replay.
 
-    python -m vict_jax.audit --env NAME [--data-dir DIR] [--split SPLIT] [--tasks N] [--rollouts N]
-        [--option KEY=VALUE] [--json OUT]
-    python -m vict_jax.audit --workdir DIR [--json OUT]
+    python -m vict_jax.audit --env NAME [--rollouts N] [...]     conformance, then credit on fresh rollouts
+    python -m vict_jax.audit --workdir DIR [--updates A:B] [...]  replay of a run's log, and its figures
+    python -m vict_jax.audit --explain DIR --update U --rollout R one logged rollout, step by step
 
-Every command prints tables and, with --json, writes the same figures to a file. The exit code is 1 if
-something failed that must not: a score that was not rebuilt, an unsound record, a bit that differs in
-the replay.
+All arguments are in --help, all figures in docs/audit.md. With --json the figures are also written to a file.
+The exit code is 1 if something failed that must not: a score that was not rebuilt, an unsound record, a
+correction without a proof, a bit that differs in the replay.
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from vict_jax.audit import environment, run
+from vict_jax.audit import environment, explain, further, run
 from vict_jax.metrics import RunError
 
 # Each command is chosen by its own argument and gives the exit code.
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "env": environment.main,
     "workdir": run.main,
+    "explain": explain.main,
 }
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; see the module."""
-    parser = argparse.ArgumentParser(prog="python -m vict_jax.audit", description="Conformance and replay.")
+    parser = argparse.ArgumentParser(prog="python -m vict_jax.audit", description=__doc__.split("\n", 1)[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--env", metavar="NAME", help="check an environment's verifier interface")
     what.add_argument("--workdir", type=pathlib.Path, help="replay the proof log of a run")
+    what.add_argument("--explain", type=pathlib.Path, metavar="DIR", help="show one rollout of a run's log")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="where to write the report")
-    environment.add_arguments(parser)
+    parser.add_argument("--seed", type=int, default=0, help="of everything random in an audit")
+    for part in (environment, run, explain, further):
+        part.add_arguments(parser)
     args = parser.parse_args(argv)
-    environment.check_arguments(parser, args)
+    for part in (environment, explain, further):
+        part.check_arguments(parser, args)
     return args
 
 

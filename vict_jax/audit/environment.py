@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tasks", type=int, help="first N tasks of each split; all if left out")
     group.add_argument("--rollouts", type=int, default=4, help="random and edited rollouts of each task")
-    group.add_argument("--seed", type=int, default=0)
     group.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="environment option"
     )

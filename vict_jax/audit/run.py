@@ -3,60 +3,151 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import tqdm
 
 from envs.lookup import environment
 from vict_jax import proofs
-from vict_jax.batching import to_device, to_host
-from vict_jax.config import from_plain
-from vict_jax.credit.assign import InvariantError, assign_credit
-from vict_jax.metrics import RunError, read_json, write_json
-from vict_jax.sharding import make_mesh, replicated
-from vict_jax.types import CreditInputs, CreditOutput
+from vict_jax.audit import figures
+from vict_jax.audit.further import further
+from vict_jax.audit.interventions import Play
+from vict_jax.audit.replay import Replay, compare
+from vict_jax.audit.source import Batch, Setting, credit
+from vict_jax.config import RunConfig, from_plain
+from vict_jax.metrics import RunError, read_json, read_metrics, write_json
 
 # Differences printed one by one; the rest is only counted.
 _SHOWN = 20
+_NOT_LOGGED = {"mutation_conformance": "not logged", "credit_share": "not logged"}
 
 
-def audit_run(workdir: pathlib.Path) -> proofs.Replay:
-    """Replay every logged update of a run and print what came out.
-
-    Raises:
-      RunError: the directory holds no run, or a logged file is damaged.
-    """
-    if not (workdir / "config.json").is_file():
-        raise RunError(f"--workdir {workdir} holds no run (no config.json in it)")
-    config = from_plain(read_json(workdir / "config.json"))
-    domain, _ = environment(config.env.name)
-    sharding = replicated(make_mesh())
-
-    def credit(inputs: CreditInputs) -> CreditOutput:
-        output, violations = assign_credit(
-            to_device(inputs, sharding),
-            method=config.credit.method,
-            aggregate=domain.aggregate,
-            options=config.credit.options,
-        )
-        if violations:
-            raise InvariantError(f"{violations} replayed corrections have no proof (Eq. 8)")
-        return to_host(output)
-
-    updates = proofs.logged_updates(workdir)
-    with tqdm.tqdm(updates, desc="replay", unit="update", disable=None) as bar:
-        result = proofs.replay(workdir, bar, credit)
-    print(f"{workdir}: {result.updates} updates, {result.steps} steps, {result.proofs} proofs replayed")
-    for line in result.differing[:_SHOWN]:
-        print(f"DIFFERS {line}")
-    print(f"{len(result.differing)} differences, bit for bit")
-    return result
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that choose what of a run is audited."""
+    group = parser.add_argument_group("a run")
+    group.add_argument("--updates", metavar="A:B", help="updates A to B of the log; all if left out")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
-    result = audit_run(args.workdir)
+    """Run the command; returns its exit code.
+
+    Raises:
+      RunError: the directory holds no run or not those updates, or a logged file is damaged.
+    """
+    config = open_run(args.workdir)
+    domain, _ = environment(config.env.name)
+    setting = Setting(domain, config.env.options, config.credit.method, config.credit.options)
+    updates = choose(proofs.logged_updates(args.workdir), args.updates)
+    total, replay, violations, batches = figures.EMPTY, Replay(), 0, []
+    for update in tqdm.tqdm(updates, desc="replay", unit="update", disable=None):
+        batch = Batch(update, proofs.read_inputs(args.workdir, update))
+        output, wrong = credit(setting, batch.inputs)
+        replay, violations = replay + compare(args.workdir, update, output), violations + wrong
+        total += figures.tally(batch.inputs, output)
+        batches.append(batch)
+    values = figures.figures(total) | logged_figures(args.workdir, updates)
+    print(f"{args.workdir}: credit method {setting.method}, updates {updates[0]} to {updates[-1]}")
+    print(f"{figures.text(values, _NOT_LOGGED)}\n\n{replay.text(_SHOWN)}\n")
+    report = {
+        "updates": updates,
+        "method": setting.method,
+        "counts": dict(total.wholes),
+        "figures": figures.to_json(values),
+        "replay": replay.to_json(),
+        "unproved_corrections": violations,
+        **further(args, setting, batches, list(corrected_plays(args.workdir, config, updates))),
+    }
     if args.json is not None:
-        write_json(args.json, dataclasses.asdict(result))
-    return 1 if result.differing else 0
+        write_json(args.json, report)
+    if violations:
+        print(f"FAILED {violations} corrections without a proof (Eq. 8)")
+    return 1 if replay.differing or violations else 0
+
+
+def open_run(workdir: pathlib.Path) -> RunConfig:
+    """The config of a run.
+
+    Raises:
+      RunError: the directory holds none.
+    """
+    if not (workdir / "config.json").is_file():
+        raise RunError(f"{workdir} holds no run (no config.json in it)")
+    return from_plain(read_json(workdir / "config.json"))
+
+
+def choose(logged: Sequence[int], text: str | None) -> list[int]:
+    """The logged updates from A to B of `A:B`, either of which may be missing; all if None.
+
+    Raises:
+      RunError: there are none.
+      ValueError: the text is no such range.
+    """
+    if text is not None and not (match := re.fullmatch(r"(\d*):(\d*)", text)):
+        raise ValueError(f"--updates {text!r} must look like A:B, with A or B left out for no bound")
+    first, last = (match[1], match[2]) if text is not None and match else ("", "")
+    chosen = [u for u in logged if (not first or u >= int(first)) and (not last or u <= int(last))]
+    if not chosen:
+        there = f"updates {logged[0]} to {logged[-1]} are logged" if logged else "no update is logged"
+        raise RunError(f"there is nothing to audit{f' in --updates {text}' if text else ''}: {there}")
+    return chosen
+
+
+def logged_figures(workdir: pathlib.Path, updates: Sequence[int]) -> dict[str, float | None]:
+    """Figures that only the metrics of the run hold: mutation conformance, and credit's share of the time."""
+    chosen = set(updates)
+    rows = read_metrics(workdir)
+    train = [row for row in rows if row["kind"] == "train" and row["update"] in chosen]
+    seconds = sum(value for row in train for name, value in row.items() if name.startswith("seconds/"))
+    credit_seconds = sum(row["seconds/credit"] for row in train)
+    checks = [
+        row
+        for row in rows
+        if row["kind"] == "conformance" and row["update"] <= updates[-1] and row["departures"]
+    ]
+    departures = sum(row["departures"] for row in checks)
+    agreeing = sum(row["mutation"] * row["departures"] for row in checks)
+    return {
+        "mutation_conformance": agreeing / departures if departures else None,
+        "credit_share": credit_seconds / seconds if seconds else None,
+    }
+
+
+def corrected_plays(workdir: pathlib.Path, config: RunConfig, updates: Sequence[int]) -> Iterator[Play]:
+    """The logged rollouts with a correction, in an order that visits all updates before any one again.
+
+    Raises:
+      RunError: a logged task is no longer among those of the run's split.
+    """
+    domain, _ = environment(config.env.name)
+    tasks = {task.id: task for task in domain.tasks(config.env.options, config.train.split)}
+    waiting = [_plays(workdir, update, tasks) for update in updates]
+    while waiting:
+        started = [(plays, next(plays, None)) for plays in waiting]
+        yield from (play for _, play in started if play is not None)
+        waiting = [plays for plays, play in started if play is not None]
+
+
+def _plays(workdir: pathlib.Path, update: int, tasks: dict[str, Any]) -> Iterator[Play]:
+    columns = ["group", "rollout", "task_id", "score", "action", "taken", "correction"]
+    table = proofs.read_table(workdir, "rollouts", update, columns)
+    places = np.array([table["group"], table["rollout"]]).T
+    starts = np.flatnonzero(np.diff(places, axis=0, prepend=-1).any(axis=1))
+    for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+        correction = np.array(table["correction"][start:end], np.float32)
+        if not correction.any():
+            continue
+        name = table["task_id"][start]
+        if name not in tasks:
+            raise RunError(f"task {name!r} of update {update} is not among the tasks of the run any more")
+        yield Play(
+            name=f"update {update}, {places[start][0]}/{places[start][1]}",
+            task=tasks[name],
+            actions=tuple(table["action"][start:end]),
+            taken=np.array(table["taken"][start:end]),
+            score=table["score"][start],
+            correction=correction,
+        )

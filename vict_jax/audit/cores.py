@@ -1,0 +1,275 @@
+"""Greedy and complete cores against the smallest ones that an exhaustive search finds (appendix E).
+
+For every rollout with a side q and at most `MOST_ATOMS` usable atoms all requirement-closed sets of them are
+tried; the exhaustive core is the smallest whose effect Delta reaches rho, the one with the lowest indices
+among equals. The greedy and the exhaustive core have literal marginals (Eq. 13), the complete core its own
+contextual ones, so that each rule is shown as it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vict_jax.audit.source import Batch, Setting, on_device
+from vict_jax.audit.text import number, share, table
+from vict_jax.credit.cores import CORES, MARGINALS, Core, Score, consistent, direction, effect, refusal
+from vict_jax.credit.diagnostics import Cause
+from vict_jax.credit.inputs import real_steps, requirements, terminal_status
+from vict_jax.credit.vict import VictOptions, outcome_advantages
+from vict_jax.credit.witness import witness_edges
+from vict_jax.types import Aggregate, CreditInputs, Status, pytree
+
+MOST_ATOMS = 12
+_EXHAUSTIVE = "exhaustive"
+_MARGINALS = {"greedy": "literal", "complete": "contextual", _EXHAUSTIVE: "literal"}
+RULES = ("greedy", "complete")
+# Sets tried at once in one rollout: what bounds the memory.
+_CHUNK = 256
+
+
+def all_subsets(atoms: int) -> np.ndarray:
+    """bool[2**atoms, atoms]: every subset, small ones first, equal sizes by their lowest indices first.
+
+    Raises:
+      ValueError: more than `MOST_ATOMS` atoms.
+    """
+    if not 1 <= atoms <= MOST_ATOMS:
+        raise ValueError(f"atoms={atoms} must be from 1 to {MOST_ATOMS}: there are 2**atoms subsets")
+    rows = np.zeros((2**atoms, atoms), bool)
+    chosen = (c for size in range(atoms + 1) for c in itertools.combinations(range(atoms), size))
+    for row, members in zip(rows, chosen, strict=True):
+        row[list(members)] = True
+    return rows
+
+
+def exhaustive_core(
+    score: Score,
+    satisfied: jax.Array,
+    q: jax.Array,
+    rho: jax.Array,
+    *,
+    requires: jax.Array,
+    usable: jax.Array,
+    subsets: jax.Array,
+) -> Core:
+    """The smallest closed set with Delta >= rho; without one, no atoms and Delta 0.
+
+    Args: as those of `vict_jax.credit.cores.greedy_core`, and
+      subsets: bool[S, K] from `all_subsets`, K at least the number of usable atoms.
+    """
+    atoms, places = len(usable), subsets.shape[1]
+    order = jnp.argsort(~usable, stable=True)[:places]  # the usable atoms, in order
+
+    def weigh(row: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        chosen = jnp.zeros(atoms, bool).at[order].set(row)
+        closed = jnp.any(requires & chosen[:, None], axis=0)
+        whole = jnp.all((closed & usable) == chosen)
+        delta = effect(score, satisfied, q, closed, requires)
+        return closed, delta, whole & jnp.any(chosen) & (delta >= rho)
+
+    sets, deltas, reach = jax.lax.map(weigh, subsets, batch_size=_CHUNK)
+    size = jnp.where(reach, jnp.sum(sets, axis=-1), atoms + 1)
+    best = jnp.argmin(size)  # the first of the smallest
+    found = reach[best]
+    return Core(
+        atoms=sets[best] & found, delta=jnp.where(found, deltas[best], 0.0), budget_hit=jnp.zeros((), bool)
+    )
+
+
+@pytree
+class _Compared:
+    """Of each rollout: `admitted` bool[], it has a side and a sound record; and by rule `accepted` bool[],
+    `size` i32[] and `actions` bool[T], those with an edge to a core atom with a marginal."""
+
+    admitted: jax.Array
+    accepted: Mapping[str, jax.Array]
+    size: Mapping[str, jax.Array]
+    actions: Mapping[str, jax.Array]
+
+
+def _compare_rollout(
+    group: CreditInputs,
+    rollout: Mapping[str, jax.Array],
+    aggregate: Aggregate,
+    options: VictOptions,
+    subsets: jax.Array,
+) -> _Compared:
+    terminal, usable, requires = rollout["terminal"], rollout["usable"], rollout["requires"]
+    satisfied = terminal == Status.SATISFIED
+
+    def score(assignment: jax.Array) -> jax.Array:
+        return jnp.asarray(aggregate(assignment, group.params), jnp.float32)
+
+    q, rho = direction(rollout["outcome"], rollout["scale"], eps_q=options.eps_q, gamma_rho=options.gamma_rho)
+    case = {"requires": requires, "usable": usable}
+    cores = {
+        rule: CORES[rule](score, satisfied, q, rho, eta=group.eta, budget=options.budget, **case)
+        for rule in RULES
+    }
+    cores[_EXHAUSTIVE] = exhaustive_core(score, satisfied, q, rho, subsets=subsets, **case)
+    edges = witness_edges(
+        rollout["evidence"],
+        rollout["status"],
+        rollout["commits"],
+        rollout["scope"],
+        binds=group.binds,
+        observation_var=group.observation_var,
+        irreversible=group.irreversible,
+        terminal_only=group.terminal_only,
+        usable=usable,
+        step_mask=rollout["steps"],
+    )
+    known, linked = terminal != Status.UNKNOWN, jnp.any(edges, axis=-1)
+    admitted = rollout["real"] & group.conforming & jnp.any(usable) & (q != 0)
+    admitted &= consistent(satisfied, requires, usable)
+    accepted, actions = {}, {}
+    for rule, core in cores.items():
+        accepted[rule] = admitted & (refusal(core, rho, group.eta) == Cause.NONE)
+        marginal = MARGINALS[_MARGINALS[rule]](score, terminal, q, core.atoms, **case)
+        carries = core.atoms & usable & known & (marginal != 0)
+        actions[rule] = accepted[rule] & jnp.any(linked & carries, axis=-1)
+    sizes = {rule: jnp.sum(core.atoms) for rule, core in cores.items()}
+    return _Compared(admitted=admitted, accepted=accepted, size=sizes, actions=actions)
+
+
+@functools.partial(jax.jit, static_argnames=("aggregate", "options"))
+def _compare(
+    inputs: CreditInputs, subsets: jax.Array, *, aggregate: Aggregate, options: VictOptions
+) -> _Compared:
+    """All rollouts, one after the other, with leading axis [G*N]."""
+    outcome, scale = outcome_advantages(inputs, options)
+    groups, size = outcome.shape
+    rollouts = {
+        "status": inputs.status,
+        "evidence": inputs.evidence,
+        "commits": inputs.commits,
+        "scope": inputs.scope,
+        "usable": inputs.usable,
+        "requires": requirements(inputs),
+        "terminal": terminal_status(inputs),
+        "steps": real_steps(inputs),
+        "real": inputs.rollout_mask,
+        "outcome": outcome,
+        "scale": jnp.broadcast_to(scale[:, None], outcome.shape),
+    }
+    flat = jax.tree.map(lambda x: x.reshape(groups * size, *x.shape[2:]), rollouts)
+
+    def one(case: tuple[jax.Array, Mapping[str, jax.Array]]) -> _Compared:
+        g, rollout = case
+        group = jax.tree.map(lambda x: x[g], inputs)
+        return _compare_rollout(group, rollout, aggregate, options, subsets)
+
+    return jax.lax.map(one, (jnp.repeat(jnp.arange(groups), size), flat))
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleReport:
+    """A rule beside the exhaustive search.
+
+    Attributes:
+      accepted: rollouts whose core is accepted. both: those where the search finds one, too.
+      minimal: share of `both` whose core is no larger. same_actions: share of `both` with the same
+        eligible actions. overlap: mean of common over all eligible actions of either, over `both`.
+      mean_size: of the cores of `both`.
+    """
+
+    accepted: int
+    both: int
+    minimal: float | None
+    same_actions: float | None
+    overlap: float | None
+    mean_size: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreReport:
+    """Cores of all audited rollouts.
+
+    Attributes:
+      rollouts: those with a side q and a sound, conforming record. skipped: those of them with more than
+        `MOST_ATOMS` usable atoms. found: those where the search finds a core; mean_size: of these.
+      rules: `greedy` and `complete`.
+    """
+
+    rollouts: int
+    skipped: int
+    found: int
+    mean_size: float | None
+    rules: Mapping[str, RuleReport]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return dataclasses.asdict(self)
+
+    def text(self) -> str:
+        """As a table."""
+        rows = [
+            [
+                rule,
+                *(str(n) for n in (report.accepted, report.both)),
+                *map(share, (report.minimal, report.same_actions, report.overlap)),
+                number(report.mean_size),
+            ]
+            for rule, report in self.rules.items()
+        ]
+        title = ["core", "accepted", "in both", "minimum size", "same actions", "overlap", "mean size"]
+        head = (
+            f"{self.rollouts} rollouts with a side; {self.skipped} left out, above {MOST_ATOMS} usable "
+            f"atoms; the search finds a core in {self.found}, mean size {number(self.mean_size)}"
+        )
+        return f"{head}\n{table(title, rows, align='lrrrrrr')}"
+
+
+def compare_cores(setting: Setting, batches: Sequence[Batch]) -> CoreReport:
+    """Compare the rules on all rollouts of `batches`."""
+    parts: list[tuple[_Compared, np.ndarray]] = []
+    for batch in batches:
+        atoms = np.sum(batch.inputs.usable, axis=-1)
+        places = min(max(int(atoms.max()), 1), MOST_ATOMS)
+        compared = _compare(
+            on_device(batch.inputs),
+            jnp.asarray(all_subsets(places)),
+            aggregate=setting.domain.aggregate,
+            options=setting.options,
+        )
+        parts.append((jax.tree.map(np.asarray, compared), atoms.ravel() <= MOST_ATOMS))
+    admitted = np.concatenate([part.admitted for part, _ in parts])
+    small = np.concatenate([few for _, few in parts])
+
+    def gather(field: str, rule: str) -> np.ndarray:
+        return np.concatenate([getattr(part, field)[rule] for part, _ in parts])
+
+    found, least = gather("accepted", _EXHAUSTIVE) & small, gather("size", _EXHAUSTIVE)
+    ideal = gather("actions", _EXHAUSTIVE)
+    rules = {}
+    for rule in RULES:
+        accepted, size, actions = (gather(field, rule) for field in ("accepted", "size", "actions"))
+        both = accepted & found
+        common, either = (actions & ideal).sum(axis=-1), (actions | ideal).sum(axis=-1)
+        rules[rule] = RuleReport(
+            accepted=int((accepted & small).sum()),
+            both=int(both.sum()),
+            minimal=_mean((size <= least)[both]),
+            same_actions=_mean((actions == ideal).all(axis=-1)[both]),
+            overlap=_mean(np.where(either > 0, common / np.maximum(either, 1), 1.0)[both]),
+            mean_size=_mean(size[both]),
+        )
+    return CoreReport(
+        rollouts=int(admitted.sum()),
+        skipped=int((admitted & ~small).sum()),
+        found=int(found.sum()),
+        mean_size=_mean(least[found]),
+        rules=rules,
+    )
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
