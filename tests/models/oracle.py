@@ -46,6 +46,11 @@ def rope(x: np.ndarray, position: int, theta: float) -> np.ndarray:
     return out
 
 
+def head_norm(config: ModelConfig, w: Mapping[str, Any], name: str, x: np.ndarray) -> np.ndarray:
+    """RMSNorm of one query or key head where the model has one."""
+    return rms(x, w[f"{name}_norm"], config.rms_eps) if config.qk_norm else x
+
+
 def logits(config: ModelConfig, params: Mapping[str, Any], ids: list[int]) -> np.ndarray:
     """[len(ids), v] of one sequence that starts at position 0; token by token, head by head."""
     c, layers = config, params["layers"]
@@ -62,13 +67,12 @@ def logits(config: ModelConfig, params: Mapping[str, Any], ids: list[int]) -> np
                     n // (c.num_heads // c.num_kv_heads),
                 )
                 of = slice(shared * c.head_dim, (shared + 1) * c.head_dim)
-                query = rope(q[t][own], t, c.rope_theta)
-                score = [
-                    query @ rope(k[j][of], j, c.rope_theta) / math.sqrt(c.head_dim) for j in range(t + 1)
-                ]
+                query = rope(head_norm(c, w, "q", q[t][own]), t, c.rope_theta)
+                keys = [rope(head_norm(c, w, "k", k[j][of]), j, c.rope_theta) for j in range(t + 1)]
+                score = [query @ key / math.sqrt(c.head_dim) for key in keys]
                 p = np.exp(np.array(score) - max(score))
                 heads.append(sum(a * v[j][of] for j, a in enumerate(p / p.sum())))
-            x[t] = x[t] + np.concatenate(heads) @ w["o"]
+            x[t] = x[t] + np.concatenate(heads) @ w["o"] + w.get("o_bias", 0.0)
             y = rms(x[t], w["mlp_norm"], c.rms_eps)
             gate = y @ w["gate"]
             x[t] = x[t] + (gate / (1 + np.exp(-gate)) * (y @ w["up"])) @ w["down"]

@@ -44,6 +44,14 @@ def test_equals_the_numpy_oracle(tie, bias, kv_heads):
     np.testing.assert_allclose(forward(graphdef, params, ids[None])[0], expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_head_norms_and_output_bias_equal_the_numpy_oracle(bias):
+    config, graphdef, params = make(qk_norm=True, qkv_bias=bias, o_bias=bias)
+    ids = np.random.default_rng(9).integers(0, 53, 9)
+    expected = oracle.logits(config, oracle.as_numpy(params), list(ids))
+    np.testing.assert_allclose(forward(graphdef, params, ids[None])[0], expected, atol=2e-5, rtol=1e-5)
+
+
 def test_query_blocks_equal_the_oracle():
     """A length that splits into blocks of unequal width."""
     config, graphdef, params = make(num_layers=1)
@@ -132,9 +140,10 @@ def test_a_sequence_reads_no_other_and_no_future():
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_cached_equals_uncached_at_every_position(fresh):
+@pytest.mark.parametrize("change", [{}, {"qk_norm": True, "qkv_bias": False}])
+def test_cached_equals_uncached_at_every_position(fresh, change):
     """Ragged prefill, ragged second chunk, then single tokens, with rows dropping out."""
-    _, graphdef, params = make()
+    _, graphdef, params = make(**change)
     rng = np.random.default_rng(6)
     total, first, second = np.array([13, 9, 15, 11]), np.array([5, 1, 7, 4]), np.array([3, 4, 0, 6])
     ids = rng.integers(0, 53, (4, 15))
