@@ -26,13 +26,14 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
     )
     played = collect(
         job.pool,
-        open_session(job.graphdef, params, job.codec, rollout, job.mesh),
+        open_session(job.graphdef, params, job.codec, rollout, job.mesh, job.examples),
         job.codec,
         job.eval_tasks,
         rollouts=1,
         key=job.keys.evaluate,
         options=rollout,
         max_steps=job.max_steps,
+        examples=job.examples,
         progress=progress,
     )
     finished = [group[0] for group in played.groups]

@@ -22,7 +22,8 @@ from vict_jax.config import RunConfig
 from vict_jax.metrics import RunError, read_json, write_json
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig
-from vict_jax.rollout.context import check_prompt
+from vict_jax.rollout.collector import expert_examples
+from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import make_mesh, param_shardings
 
@@ -45,6 +46,7 @@ class Job:
       train_tasks, eval_tasks: every task of their splits (of `eval.tasks` of it).
       max_steps: the step cap T.
       graphdef: structure of the model; parameters are passed separately.
+      examples: solved steps that every prompt begins with.
     """
 
     config: RunConfig
@@ -58,6 +60,7 @@ class Job:
     graphdef: nnx.GraphDef
     mesh: jax.sharding.Mesh
     keys: Keys
+    examples: Sequence[Example]
 
 
 @contextlib.contextmanager
@@ -66,7 +69,8 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
 
     Raises:
       RunError: the data differ from those the run directory was started with.
-      ValueError, FileNotFoundError: the environment refuses its options or data.
+      ValueError, FileNotFoundError: the environment refuses its options or data, or the tokenizer's chat
+        template cannot be used.
     """
     domain, _ = environment(config.env.name)
     options = config.env.options
@@ -76,6 +80,7 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     eval_tasks = eval_tasks[: config.eval.tasks] if config.eval.tasks else eval_tasks
     _check_data(config, domain, workdir)
     codec = _codec(config, domain, workdir)
+    make_template(codec, config.rollout)
     model = _model_config(config, codec)
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: decoder.Decoder(model, jax.random.key(0))))
     keys = Keys(*jax.random.split(jax.random.key(config.seed), 4))
@@ -92,6 +97,7 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             graphdef=graphdef,
             mesh=make_mesh(),
             keys=keys,
+            examples=expert_examples(pool, train_tasks, config.rollout),
         )
 
 

@@ -13,6 +13,7 @@ from vict_jax import sharding
 from vict_jax.models import config as C
 from vict_jax.models import decoder
 from vict_jax.rollout import sampler
+from vict_jax.rollout.session import Session
 
 CONFIG = C.preset("micro", vocab_size=48, tie_embeddings=False)
 
@@ -44,7 +45,7 @@ def main(shape: tuple[int, int, int]) -> None:
     )
     samples = []
     for weights, on in ((params, None), (split, mesh)):
-        session = sampler.Session(
+        session = Session(
             graphdef,
             weights,
             options=sampler.SamplerOptions(max_new_tokens=5, stop_ids=(3,)),

@@ -20,7 +20,7 @@ from vict_jax.rollout.collector import collect, demonstrations, open_session, sa
 from vict_jax.rollout.episode import spread_record
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, format_reply
-from vict_jax.rollout.sampler import Sample
+from vict_jax.rollout.session import Sample
 from vict_jax.rollout.tokenizer import Codec, train_tokenizer
 
 TOY = ToyOptions(doors=3, max_steps=6)
@@ -39,11 +39,16 @@ class ScriptedSampler:
     """
 
     def __init__(self, script):
-        self.script, self.compiled = script, set()
+        self.script, self.compiled, self.shared_tokens = script, set(), 0
         self.contexts, self.keys, self.replies = [], [], []
 
     def start(self, rows):
         self._rows = {row: [] for row in range(rows)}
+
+    def restart(self, rows):
+        for row in rows:
+            assert row in self._rows
+            self._rows[row] = []
 
     def release(self, rows):
         for row in rows:

@@ -15,7 +15,8 @@ from vict_jax.models import cache as kv
 from vict_jax.models import config as C
 from vict_jax.models import decoder
 from vict_jax.rollout import sampler
-from vict_jax.rollout.sampler import SamplerOptions, Session, Shapes
+from vict_jax.rollout.sampler import SamplerOptions, Shapes
+from vict_jax.rollout.session import Session
 
 VOCAB = 23
 CONFIG = C.preset("micro", vocab_size=VOCAB, num_layers=1, d_model=32, d_ff=48)
@@ -83,7 +84,7 @@ def test_stored_logp_equals_one_forward(model, temperature):
         gone = rows[turn :: 3 - turn]
         s.release(gone)
         rows = [r for r in rows if r not in gone]
-    assert len({batch for batch, *_ in s.compiled}) > 1
+    assert len({batch for name, batch, *_ in s.compiled if name == "decode"}) > 1
     for r, start, sample in records:
         expected = scored(model, sequences[r], temperature)[0][start - 1 : start - 1 + len(sample.ids)]
         np.testing.assert_allclose(sample.logp, expected, atol=1e-4)
@@ -249,8 +250,8 @@ def test_idle_rows_are_untouched(model):
 def test_cache_is_donated_and_updated_in_place(model):
     cache = kv.init_cache(CONFIG, 4, 24)
     ids, length = jnp.ones((4, 4), jnp.int32), jnp.full(4, 4)
-    args = (*model, cache, jnp.zeros((4, 32)), length, jax.random.split(KEY, 4), jnp.ones(4))
-    text = sampler._decode.lower(*args, max_new=5, stop_ids=(3,)).compile().as_text()
+    args = (*model, cache, jnp.zeros((4, 32)), length, jax.random.split(KEY, 4), jnp.ones(4), None)
+    text = sampler._decode.lower(*args, max_new=5, stop_ids=(3,), top_k=0, top_p=1.0).compile().as_text()
     for x in (cache.k[0], cache.v[0]):
         shape = f"f32[{','.join(map(str, x.shape))}]"
         assert len(re.findall(re.escape(shape) + r"\S* scatter\(", text)) > 0
@@ -270,9 +271,10 @@ def test_shapes_are_bounded_and_reported(model):
         rows = int(rng.integers(1, 9))
         s.start(rows)
         s.extend(range(rows), prompts(rows, seed=step, high=17), keys(range(rows), step))
-    assert 1 < len(s.compiled) <= 3 * 4 * 2
-    assert {batch for batch, *_ in s.compiled} <= {2, 4, 8}
-    assert {prompt for _, prompt, _ in s.compiled} <= {4, 8, 16, 32}
+    prefills = [sizes for name, *sizes in s.compiled if name == "prefill"]
+    assert 1 < len(prefills) <= 3 * 4 * 2
+    assert {batch for batch, *_ in prefills} <= {2, 4, 8}
+    assert {prompt for _, prompt, *_ in prefills} <= {4, 8, 16, 32}
     known = len(s.compiled)
     s.start(rows)
     s.extend(range(rows), prompts(rows, seed=step, high=17), keys(range(rows), step))

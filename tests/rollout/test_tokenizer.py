@@ -58,7 +58,8 @@ def test_words_numbers_and_tags_are_one_token_each(codec):
 
 
 def test_special_ids(codec, tokenizer):
-    assert codec.pad_id == 0
+    assert tokenizer.pad_token_id == 0
+    assert codec.stop_ids == (codec.end_id,)
     assert codec.end_id == tokenizer.eos_token_id == codec.control("<|im_end|>")
     assert [codec.control(token) for token in tk.SPECIAL_TOKENS] == list(range(len(tk.SPECIAL_TOKENS)))
     with pytest.raises(ValueError, match="no token '<nope>'"):
@@ -85,6 +86,7 @@ def test_saved_and_loaded(tokenizer, tmp_path):
         assert codec.text(text) == tk.Codec(tokenizer).text(text)
         assert codec.reply(text) == tk.Codec(tokenizer).reply(text)
         assert codec.decode(codec.text(text)) == text
-        assert (codec.pad_id, codec.end_id) == (0, 2)
+        assert codec.end_id == 2
+        assert codec.tokenizer.chat_template == tk.CHAT_TEMPLATE
     with pytest.raises(FileNotFoundError, match=r"no tokenizer\.json"):
         tk.load_tokenizer(tmp_path / "nowhere")

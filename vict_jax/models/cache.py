@@ -98,6 +98,32 @@ def take_rows(cache: KVCache, indices: jax.Array) -> KVCache:
     return jax.tree.map(lambda x: jnp.take(x, indices, axis=0), cache)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def repeat_row(cache: KVCache, rows: int, size: int) -> KVCache:
+    """The one row of `cache`, `rows` times, with `size` slots each (at least as many as it has)."""
+    cache = grow(cache, size)
+    return jax.tree.map(lambda x: jnp.repeat(x, rows, axis=0), cache)
+
+
+@functools.partial(jax.jit, donate_argnums=(0,))
+def place_rows(cache: KVCache, part: KVCache, source: jax.Array) -> KVCache:
+    """Copy rows of a smaller cache to the first slots of rows of `cache`.
+
+    Args:
+      cache: b rows, donated. part: at most as many slots per row.
+      source: i32[b], the row of `part` that a row takes; -1 leaves the row as it is.
+    """
+    taken = source >= 0
+    row = jnp.maximum(source, 0)
+
+    def place(whole: jax.Array, piece: jax.Array) -> jax.Array:
+        old = lax.slice(whole, (0,) * whole.ndim, (whole.shape[0], *piece.shape[1:]))
+        new = jnp.where(taken.reshape(-1, *[1] * (whole.ndim - 1)), jnp.take(piece, row, axis=0), old)
+        return lax.dynamic_update_slice(whole, new, (0,) * whole.ndim)
+
+    return jax.tree.map(place, cache, part)
+
+
 @functools.partial(jax.jit, static_argnums=(1,))
 def grow(cache: KVCache, size: int) -> KVCache:
     """The same cache with `size` slots per row.

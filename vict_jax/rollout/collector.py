@@ -1,16 +1,19 @@
-"""Groups of rollouts: prompts, replies and environment steps, all rollouts in step, until all are over.
+"""Groups of rollouts: prompts, replies and environment steps, a number of them in play at a time.
 
-`collect` serves training and evaluation alike; `demonstrations` makes rollouts of the expert with the same
-context builders, for the supervised warm start.
+Rollouts in play take their steps together. A rollout that is over leaves its slot to the next one at once,
+so that the sampler's batch stays full until no rollout waits any more. `collect` serves training and
+evaluation alike; `demonstrations` makes rollouts of the expert with the same context builders, for the
+supervised warm start.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -20,12 +23,14 @@ from envs.base import Observation, StepResult, Task
 from envs.pool import EnvPool
 from envs.worker import Fault
 from vict_jax.batching import EndReason, Rollout
-from vict_jax.rollout.context import Reply, Template, start_context
+from vict_jax.rollout.context import Prompt, Reply, start_context
 from vict_jax.rollout.episode import Counts, Episode, Marks, count
 from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions
-from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply
-from vict_jax.rollout.sampler import Sample, SamplerOptions, Session, Shapes, row_keys
-from vict_jax.rollout.tokenizer import Codec
+from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply, reply_text
+from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
+from vict_jax.rollout.session import MIN_PREFIX, Sample, Session
+from vict_jax.rollout.template import Example, Template, make_template, window
+from vict_jax.rollout.tokenizer import Codec, first_stop, stop_table
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -34,12 +39,17 @@ Progress = Callable[[int, int], None]
 
 
 class Sampler(Protocol):
-    """The part of `sampler.Session` that a collection uses."""
+    """The part of `session.Session` that a collection uses."""
 
-    compiled: set[tuple[int, int, int]]
+    compiled: set[tuple[str | int, ...]]
+    shared_tokens: int
 
     def start(self, rows: int) -> None:
         """Begin with `rows` empty rows."""
+        ...
+
+    def restart(self, rows: Sequence[int]) -> None:
+        """Empty rows."""
         ...
 
     def extend(self, rows: Sequence[int], tokens: Sequence[np.ndarray], keys: np.ndarray) -> list[Sample]:
@@ -66,8 +76,8 @@ class Collected:
     seconds: Mapping[str, float]
 
 
-# Replies of episodes to their prompts; a Fault ends its episode.
-_Policy = Callable[[list[Episode], list[list[int]]], Sequence[Sample | Fault]]
+# (episodes, their prompts, whether further rollouts wait for a slot) -> replies; a Fault ends its episode.
+_Policy = Callable[[list[Episode], list[Prompt], bool], Sequence[Sample | Fault]]
 
 
 def open_session(
@@ -76,21 +86,50 @@ def open_session(
     codec: Codec,
     options: RolloutOptions,
     mesh: jax.sharding.Mesh | None = None,
+    examples: Sequence[Example] = (),
 ) -> Session:
-    """A sampler for rollouts with `options`."""
-    sampler = SamplerOptions(
-        max_new_tokens=options.max_new_tokens, temperature=options.temperature, stop_ids=(codec.end_id,)
+    """A sampler for rollouts with `options` and, where they have any, the same `examples`."""
+    opening = make_template(codec, options, examples).opening
+    prefix = opening if len(opening) >= MIN_PREFIX else ()
+    stops = None
+    if options.stop_strings:
+        vocabulary = nnx.merge(graphdef, params).config.vocab_size
+        stops = stop_table(codec.token_texts, options.stop_strings, vocabulary)
+    return Session(
+        graphdef,
+        params,
+        options=SamplerOptions(
+            max_new_tokens=options.max_new_tokens,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            stop_ids=codec.stop_ids,
+        ),
+        shapes=sampling_shapes(options, len(prefix)),
+        prefix=prefix,
+        stops=stops,
+        mesh=mesh,
     )
-    return Session(graphdef, params, options=sampler, shapes=sampling_shapes(options), mesh=mesh)
 
 
-def sampling_shapes(options: RolloutOptions) -> Shapes:
+def sampling_shapes(options: RolloutOptions, prefix: int = 0) -> Shapes:
     """The sizes that sampling with `options` compiles for, each a program of its own.
 
     Windowed prompts are all of one kind: two lengths and one cache. Appended ones start long and go on
-    short, in a cache that grows: lengths and caches double. Rows thin out as rollouts finish.
+    short, in a cache that grows: lengths and caches double. Rows thin out when no rollout waits any more.
+
+    Args:
+      prefix: tokens that all prompts begin with and that are computed once.
+
+    Raises:
+      ValueError: they leave no room for a prompt.
     """
-    longest = options.max_context - options.max_new_tokens
+    longest = options.max_context - options.max_new_tokens - prefix
+    if longest < 1:
+        raise ValueError(
+            f"max_context={options.max_context} leaves no room for a prompt beside {prefix} tokens of "
+            f"instruction and examples and max_new_tokens={options.max_new_tokens}"
+        )
     append = ContextKind(options.context) is ContextKind.APPEND
     return Shapes(
         batch=_up_to(options.rows, least=-(-options.rows // 16), factor=4),
@@ -118,6 +157,7 @@ def collect(
     key: jax.Array,
     options: RolloutOptions,
     max_steps: int,
+    examples: Sequence[Example] = (),
     first: int = 0,
     progress: Progress | None = None,
 ) -> Collected:
@@ -130,6 +170,7 @@ def collect(
       session: samples replies; made with the same options, see `open_session`.
       key: PRNG key of this update.
       max_steps: the step cap; replies that the environment never sees count as well.
+      examples: solved steps that come before every rollout, see `expert_examples`.
       first: number of the first rollout, to split a long list of tasks over several calls.
 
     Raises:
@@ -140,20 +181,17 @@ def collect(
         raise ValueError(f"rollouts must be at least 1, got {rollouts}")
     seconds = {"sample": 0.0, "env": 0.0}
     began = time.perf_counter()
-    template = Template(codec, options)
+    template = make_template(codec, options, examples)
     plays = [(g * rollouts + n, task) for g, task in enumerate(tasks) for n in range(rollouts)]
-    finished: list[tuple[Rollout, Marks]] = []
-    for start in range(0, len(plays), options.rows):
-        wave = plays[start : start + options.rows]
-        policy = _sampled(session, key, options, first, len(wave), seconds)
-        tell = _shifted(progress, start, len(plays))
-        finished += _play(pool, template, wave, policy, max_steps, seconds, tell)
+    shared = session.shared_tokens
+    policy = _sampled(session, key, first, min(options.rows, len(plays)), seconds)
+    finished = _play(pool, template, plays, policy, max_steps, seconds, progress)
     seconds["host"] = time.perf_counter() - began - sum(seconds.values())
     chunks = [finished[i : i + rollouts] for i in range(0, len(finished), rollouts)]
     return Collected(
         groups=[[rollout for rollout, _ in chunk] for chunk in chunks],
         marks=[[marks for _, marks in chunk] for chunk in chunks],
-        counts=count(finished, len(session.compiled)),
+        counts=count(finished, shared_tokens=session.shared_tokens - shared, compiled=len(session.compiled)),
         seconds=seconds,
     )
 
@@ -165,6 +203,7 @@ def demonstrations(
     *,
     options: RolloutOptions,
     max_steps: int,
+    examples: Sequence[Example] = (),
     progress: Progress | None = None,
 ) -> list[Rollout]:
     """Play every task once with the expert; its actions become trained replies, log-probability 0.
@@ -173,18 +212,49 @@ def demonstrations(
       ValueError: an action of the expert cannot be said in the reply format, or not within
         `max_new_tokens`.
     """
-    template, seconds = Template(codec, options), {"sample": 0.0, "env": 0.0}
-    plays = list(enumerate(tasks))
-    finished: list[tuple[Rollout, Marks]] = []
-    for start in range(0, len(plays), options.rows):
-        wave = plays[start : start + options.rows]
-        tell = _shifted(progress, start, len(plays))
-        finished += _play(pool, template, wave, _expert(pool, codec, options), max_steps, seconds, tell)
+    template = make_template(codec, options, examples)
+    policy = _expert(pool, template)
+    finished = _play(
+        pool, template, list(enumerate(tasks)), policy, max_steps, {"sample": 0.0, "env": 0.0}, progress
+    )
     return [rollout for rollout, _ in finished]
 
 
-def _shifted(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
-    return (lambda over: progress(before + over, total)) if progress else lambda over: None
+def expert_examples(pool: EnvPool, tasks: Sequence[Task], options: RolloutOptions) -> tuple[Example, ...]:
+    """The `options.few_shot` solved steps that prompts begin with; the same for the same tasks.
+
+    Example i is the expert's step i (or its last) in task i of a fixed shuffle, told as a windowed prompt
+    would: the task, the last steps, the situation.
+
+    Raises:
+      ValueError: there are fewer tasks than examples.
+      RuntimeError: the environment fails.
+    """
+    if options.few_shot > len(tasks):
+        raise ValueError(f"few_shot={options.few_shot} is above the {len(tasks)} tasks to take examples from")
+    order = np.random.default_rng(0).permutation(len(tasks))[: options.few_shot]
+    return tuple(_expert_step(pool, tasks[int(number)], step, options) for step, number in enumerate(order))
+
+
+def _expert_step(pool: EnvPool, task: Task, step: int, options: RolloutOptions) -> Example:
+    observations, actions = [_answer(pool.reset({0: task})[0])], []
+    while True:
+        actions.append(_answer(pool.expert([0])[0]))
+        if len(actions) > step:
+            break
+        result = _answer(pool.step({0: actions[-1]})[0])
+        if result.done:
+            break
+        observations.append(result.observation)
+    *before, action = actions
+    told = window(observations, before, min(options.history, len(before)), options)
+    return Example(tuple(told), format_reply(action, ReplyFormat(options.reply)))
+
+
+def _answer(answer: Any) -> Any:
+    if isinstance(answer, Fault):
+        raise RuntimeError(f"the environment failed on an example: {answer.kind.value}: {answer.message}")
+    return answer
 
 
 @contextlib.contextmanager
@@ -194,54 +264,45 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] += time.perf_counter() - began
 
 
-def _sampled(
-    session: Sampler,
-    key: jax.Array,
-    options: RolloutOptions,
-    first: int,
-    rows: int,
-    seconds: dict[str, float],
-) -> _Policy:
-    """Replies by the model. Appended contexts keep their rows, windowed ones start anew at every step."""
-    append = ContextKind(options.context) is ContextKind.APPEND
-    in_play: set[int] = set(range(rows))
-    if append:
-        session.start(rows)
+def _sampled(session: Sampler, key: jax.Array, first: int, rows: int, seconds: dict[str, float]) -> _Policy:
+    """Replies by the model; an episode has the row of its slot, given up when nothing waits for it."""
+    in_play = set(range(rows))
+    session.start(rows)
 
-    def policy(episodes: list[Episode], prompts: list[list[int]]) -> list[Sample]:
+    def policy(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample]:
         slots = [episode.slot for episode in episodes]
         with _timed(seconds, "sample"):
-            if over := in_play - set(slots):
-                in_play.difference_update(over)
-                if append:
-                    session.release(sorted(over))
-            if not append:
-                session.start(len(episodes))
+            if not waiting:
+                session.release(sorted(in_play.difference(slots)))
+                in_play.intersection_update(slots)
+            session.restart([slot for slot, prompt in zip(slots, prompts, strict=True) if prompt.fresh])
             keys = row_keys(
                 key,
                 np.array([first + episode.index for episode in episodes]),
                 np.array([len(episode.actions) for episode in episodes]),
             )
-            tokens = [np.array(prompt, np.int32) for prompt in prompts]
-            return session.extend(slots if append else range(len(episodes)), tokens, keys)
+            return session.extend(slots, [np.array(prompt.ids, np.int32) for prompt in prompts], keys)
 
     return policy
 
 
-def _expert(pool: EnvPool, codec: Codec, options: RolloutOptions) -> _Policy:
-    """Replies by the environment's expert."""
+def _expert(pool: EnvPool, template: Template) -> _Policy:
+    """Replies by the environment's expert, as the policy would give them."""
+    codec, options = template.codec, template.options
 
     def say(action: str) -> Sample:
         reply = format_reply(action, ReplyFormat(options.reply))
-        ids = np.array([*codec.reply(reply), codec.end_id], np.int32)
+        ids = codec.reply(reply)
+        stop = first_stop(codec, ids, options.stop_strings)
+        ids = [*ids, template.end_id] if stop is None else ids[:stop]
         if len(ids) > options.max_new_tokens:
             raise ValueError(
                 f"the expert's reply {reply!r} has {len(ids)} tokens, above "
                 f"max_new_tokens={options.max_new_tokens}: the policy could never give it"
             )
-        return Sample(ids, np.zeros(len(ids), np.float32), stopped=True)
+        return Sample(np.array(ids, np.int32), np.zeros(len(ids), np.float32), stopped=True)
 
-    def policy(episodes: list[Episode], prompts: list[list[int]]) -> list[Sample | Fault]:
+    def policy(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample | Fault]:
         answers = pool.expert([episode.slot for episode in episodes])
         return [
             answer if isinstance(answer, Fault) else say(answer)
@@ -254,38 +315,46 @@ def _expert(pool: EnvPool, codec: Codec, options: RolloutOptions) -> _Policy:
 def _play(
     pool: EnvPool,
     template: Template,
-    wave: Sequence[tuple[int, Task]],
+    plays: Sequence[tuple[int, Task]],
     policy: _Policy,
     max_steps: int,
     seconds: dict[str, float],
-    progress: Callable[[int], None],
+    progress: Progress | None,
 ) -> list[tuple[Rollout, Marks]]:
-    """Play (index, task) pairs in step, each in its own slot, until all are over."""
-    with _timed(seconds, "env"):
-        episodes = _begin(pool, template, wave)
-    in_play = _not_over(episodes)
-    while in_play:
+    """Play (index, task) pairs, `options.rows` at a time, each in its slot, in the order of the pairs."""
+    options = template.options
+    waiting, free = collections.deque(plays), list(range(min(options.rows, len(plays))))
+    in_play: list[Episode] = []
+    finished: dict[int, tuple[Rollout, Marks]] = {}
+    while waiting or in_play:
+        begun = [(free.pop(0), *waiting.popleft()) for _ in range(min(len(free), len(waiting)))]
+        with _timed(seconds, "env"):
+            in_play += _begin(pool, template, begun)
         prompts = _prompts(in_play)
-        in_play = _not_over(in_play)
-        if in_play:
-            _take(in_play, prompts, policy(in_play, prompts), template)
+        playing = _not_over(in_play)
+        if playing:
+            _take(playing, prompts, policy(playing, prompts, bool(waiting)), template)
             with _timed(seconds, "env"):
-                _act(pool, _not_over(in_play), template.options, max_steps)
+                _act(pool, _not_over(playing), options, max_steps)
+        with _timed(seconds, "env"):
+            for episode, ended in _end(pool, in_play, options, max_steps):
+                finished[episode.index] = ended
+                free.append(episode.slot)
         in_play = _not_over(in_play)
-        progress(len(wave) - len(in_play))
-    with _timed(seconds, "env"):
-        records = pool.record([episode.slot for episode in episodes if not episode.lost])
-    return [episode.finish(records.get(episode.slot), template.options, max_steps) for episode in episodes]
+        if progress:
+            progress(len(finished), len(plays))
+    return [finished[index] for index, _ in plays]
 
 
 def _not_over(episodes: Sequence[Episode]) -> list[Episode]:
     return [episode for episode in episodes if not episode.over]
 
 
-def _begin(pool: EnvPool, template: Template, wave: Sequence[tuple[int, Task]]) -> list[Episode]:
-    answers = pool.reset({slot: task for slot, (_, task) in enumerate(wave)})
+def _begin(pool: EnvPool, template: Template, plays: Sequence[tuple[int, int, Task]]) -> list[Episode]:
+    """Start (slot, index, task) triples."""
+    answers = pool.reset({slot: task for slot, _, task in plays})
     episodes = []
-    for slot, (index, task) in enumerate(wave):
+    for slot, index, task in plays:
         answer = answers[slot]
         lost = isinstance(answer, Fault)
         first = Observation("") if isinstance(answer, Fault) else answer
@@ -297,10 +366,19 @@ def _begin(pool: EnvPool, template: Template, wave: Sequence[tuple[int, Task]]) 
     return episodes
 
 
-def _prompts(episodes: Sequence[Episode]) -> list[list[int]]:
+def _end(
+    pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, max_steps: int
+) -> list[tuple[Episode, tuple[Rollout, Marks]]]:
+    """The episodes that are over, with what remains of them."""
+    over = [episode for episode in episodes if episode.over]
+    records = pool.record([episode.slot for episode in over if not episode.lost])
+    return [(episode, episode.finish(records.get(episode.slot), options, max_steps)) for episode in over]
+
+
+def _prompts(episodes: Sequence[Episode]) -> list[Prompt]:
     """Prompts of the episodes that have room for one; the others end here."""
     prompts = []
-    for episode in episodes:
+    for episode in _not_over(episodes):
         prompt = episode.context.prompt()
         if prompt is None:
             episode.over, episode.end = True, EndReason.CONTEXT
@@ -311,23 +389,26 @@ def _prompts(episodes: Sequence[Episode]) -> list[list[int]]:
 
 def _take(
     episodes: Sequence[Episode],
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     replies: Sequence[Sample | Fault],
     template: Template,
 ) -> None:
     """Take replies down: the ids as they are, and the action they say."""
-    reply_format = ReplyFormat(template.options.reply)
-    trailing = template.options.allow_trailing
+    options, codec = template.options, template.codec
+    reply_format = ReplyFormat(options.reply)
     for episode, prompt, reply in zip(episodes, prompts, replies, strict=True):
         if isinstance(reply, Fault):
             episode.lose(reply)
             continue
-        ids = reply.ids[:-1] if reply.stopped else reply.ids
-        text = template.codec.decode(ids.tolist())
-        parsed = parse_reply(text, reply_format, stopped=reply.stopped, allow_trailing=trailing)
+        ids = reply.ids.tolist()
+        text = reply_text(
+            codec.decode(ids[:-1] if ids[-1] in codec.stop_ids else ids), reply_format, options.stop_strings
+        )
+        parsed = parse_reply(text, reply_format, stopped=reply.stopped, allow_trailing=options.allow_trailing)
         action = parsed.action if parsed.valid else text.strip()
-        episode.context.add_reply(Reply(reply.ids, reply.logp, reply.stopped, action))
-        episode.reply(action, parsed, truncated=not reply.stopped, tokens=(len(prompt), len(reply.ids)))
+        episode.context.add_reply(Reply(reply.ids, reply.logp, action))
+        tokens = (len(prompt.ids), len(ids))
+        episode.reply(action, parsed, truncated=not reply.stopped, tokens=tokens)
 
 
 def _act(pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, max_steps: int) -> None:

@@ -48,7 +48,8 @@ class Marks:
 class Counts:
     """Sums over a collection. `inadmissible`: parsed, but refused by the environment.
 
-    `compiled`: programs (batch, prompt and cache sizes) that the sampler has used so far.
+    `shared_tokens`: those of `prompt_tokens` that the sampler copied instead of computing them.
+    `compiled`: programs that the sampler has used so far.
     """
 
     rollouts: int
@@ -61,6 +62,7 @@ class Counts:
     inadmissible: int
     shortened: int
     prompt_tokens: int
+    shared_tokens: int
     sampled_tokens: int
     compiled: int
 
@@ -199,8 +201,8 @@ def spread_record(record: VerifierRecord, taken: np.ndarray) -> VerifierRecord:
     )
 
 
-def count(finished: Sequence[tuple[Rollout, Marks]], compiled: int) -> Counts:
-    """Sum finished rollouts up."""
+def count(finished: Sequence[tuple[Rollout, Marks]], *, shared_tokens: int, compiled: int) -> Counts:
+    """Sum finished rollouts up; the sampler's own counts are given."""
     ends = [rollout.end for rollout, _ in finished]
     refused = [~r.valid & ~marks.unparsed for r, marks in finished if not r.lost]
     return Counts(
@@ -214,6 +216,7 @@ def count(finished: Sequence[tuple[Rollout, Marks]], compiled: int) -> Counts:
         inadmissible=sum(int(steps.sum()) for steps in refused),
         shortened=sum(marks.shortened for _, marks in finished),
         prompt_tokens=sum(marks.prompt_tokens for _, marks in finished),
+        shared_tokens=shared_tokens,
         sampled_tokens=sum(marks.sampled_tokens for _, marks in finished),
         compiled=compiled,
     )

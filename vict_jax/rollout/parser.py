@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+from collections.abc import Sequence
 
 from vict_jax.rollout.tokenizer import ACTION, END_ACTION, END_THINK, REPLY_TAGS, THINK
 
@@ -13,10 +14,12 @@ class ReplyFormat(enum.Enum):
     """What a reply looks like.
 
     TAGS: `<think>..</think><action>..</action>`, blanks between the parts, one line of action.
+    ACTION: `<action>..</action>` alone, one line of action.
     LINE: the reply is the action, one line; for models too small to think.
     """
 
     TAGS = "tags"
+    ACTION = "action"
     LINE = "line"
 
 
@@ -29,8 +32,22 @@ class ParsedReply:
     reason: str
 
 
+# The tags that a format wants, once each and in this order.
+_WANTED = {ReplyFormat.TAGS: REPLY_TAGS, ReplyFormat.ACTION: (ACTION, END_ACTION), ReplyFormat.LINE: ()}
 _TAG = re.compile("|".join(map(re.escape, REPLY_TAGS)))
 _CONTROL = re.compile(r"<\|[^|\s]*\|>")
+
+
+def reply_text(text: str, reply_format: ReplyFormat, stop_strings: Sequence[str]) -> str:
+    """What of a reply's text is to be read: nothing after the first stop string, which a LINE leaves out.
+
+    Stop strings of the other formats may be a part of them, such as `</action>`, and stay.
+    """
+    ends = [(text.index(stop), len(stop)) for stop in stop_strings if stop in text]
+    if not ends:
+        return text
+    start, length = min(ends, key=sum)  # the one that was complete first
+    return text[: start if reply_format is ReplyFormat.LINE else start + length]
 
 
 def _invalid(reason: str) -> ParsedReply:
@@ -47,22 +64,22 @@ def parse_reply(
       reply_format: what it must look like; nothing else is accepted.
       stopped: it ended with the stop token. A single line that was cut off may be half an action and is
         invalid; a complete action block is one whatever follows.
-      allow_trailing: for TAGS, accept text (but no tag) after `</action>`.
+      allow_trailing: for TAGS and ACTION, accept text (but no tag) after `</action>`.
     """
     if control := _CONTROL.search(text):
         return _invalid(f"control token {control.group()} in the reply")
-    if reply_format is ReplyFormat.TAGS:
-        return _parse_tags(text, allow_trailing)
-    return _parse_line(text, stopped)
+    if reply_format is ReplyFormat.LINE:
+        return _parse_line(text, stopped)
+    return _parse_tags(text, _WANTED[reply_format], allow_trailing)
 
 
-def _parse_tags(text: str, allow_trailing: bool) -> ParsedReply:
+def _parse_tags(text: str, wanted: tuple[str, ...], allow_trailing: bool) -> ParsedReply:
     tags = _TAG.findall(text)
-    if tags != list(REPLY_TAGS):
+    if tags != list(wanted):
         found = "".join(tags) or "none"
-        return _invalid(f"expected the tags {''.join(REPLY_TAGS)} once each, found {found}")
-    before, _, between, action, after = _TAG.split(text)
-    if before.strip() or between.strip():
+        return _invalid(f"expected the tags {''.join(wanted)} once each, found {found}")
+    *outside, action, after = _TAG.split(text)
+    if any(part.strip() for part in outside[::2]):
         return _invalid("text outside the blocks")
     if after.strip() and not allow_trailing:
         return _invalid(f"text after {END_ACTION}")
@@ -93,8 +110,10 @@ def format_reply(action: str, reply_format: ReplyFormat, thought: str = "") -> s
       ValueError: the parser would not read `action` back from it.
     """
     reply = action
+    if reply_format is not ReplyFormat.LINE:
+        reply = f"{ACTION}{action}{END_ACTION}"
     if reply_format is ReplyFormat.TAGS:
-        reply = f"{THINK}{thought}{END_THINK}{ACTION}{action}{END_ACTION}"
+        reply = f"{THINK}{thought}{END_THINK}{reply}"
     parsed = parse_reply(reply, reply_format, stopped=True)
     if not parsed.valid or parsed.action != action:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Tokenizers: one trained on an environment's own texts, and the codec the context builders use.
+"""Tokenizers: one trained on an environment's own texts, those of checkpoints, and the codec around them.
 
 Masks are never derived from ids: what is trained is what was sampled, and only the code that sampled it
 knows that.
@@ -7,9 +7,11 @@ knows that.
 from __future__ import annotations
 
 import functools
+import json
 import pathlib
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -20,6 +22,15 @@ TURN_END = "<|im_end|>"
 THINK, END_THINK, ACTION, END_ACTION = REPLY_TAGS = ("<think>", "</think>", "<action>", "</action>")
 SPECIAL_TOKENS = (PAD, TURN_START, TURN_END, *REPLY_TAGS)
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+# ChatML, the template of the tokenizers that are trained here.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Files of a checkpoint that may name end tokens.
+_END_TOKEN_FILES = ("generation_config.json", "config.json")
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -56,6 +67,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         pad_token=PAD,
         eos_token=TURN_END,
         additional_special_tokens=[TURN_START, *REPLY_TAGS],
+        chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 
@@ -76,24 +88,41 @@ def load_tokenizer(folder: pathlib.Path) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
+def load_codec(folder: pathlib.Path) -> Codec:
+    """The codec of a checkpoint: its tokenizer and chat template, and every end token that it names.
+
+    Raises:
+      FileNotFoundError: the folder has no tokenizer.
+      ValueError: no end token is named anywhere.
+    """
+    end_ids: list[int] = []
+    for name in _END_TOKEN_FILES:
+        path = folder / name
+        named = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        end_ids += named if isinstance(named, list) else [] if named is None else [named]
+    return Codec(load_tokenizer(folder), end_ids)
+
+
 class Codec:
     """Text to ids and back, as prompts and replies need it.
 
     Attributes:
       tokenizer: the tokenizer.
-      end_id: id of the token that ends a turn, the stop token of sampling.
-      pad_id: id of the padding token.
+      end_id: id of its end token.
+      stop_ids: every token that ends a reply, ascending: `end_id` and `end_ids`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, end_ids: Sequence[int] = ()) -> None:
+        """Args: `end_ids`, further end tokens of the model, see `load_codec`."""
         self.tokenizer = tokenizer
-        self.end_id = self.control(TURN_END)
-        pad_id = tokenizer.pad_token_id
-        if not isinstance(pad_id, int):
-            raise ValueError(f"the tokenizer has no padding token: pad_token_id={pad_id!r}")
-        self.pad_id = pad_id
+        end_id = tokenizer.eos_token_id
+        if not isinstance(end_id, int):
+            raise ValueError(f"the tokenizer has no end token: eos_token_id={end_id!r}")
+        self.end_id = end_id
+        self.stop_ids = tuple(sorted({end_id, *end_ids}))
+        self._ordinary = _without_added_tokens(tokenizer)
         # Environments repeat themselves: most texts of a rollout were seen before.
-        self._text = functools.lru_cache(maxsize=1 << 16)(self._encode_text)
+        self._text = functools.lru_cache(maxsize=1 << 14)(self._encode_text)
 
     def control(self, token: str) -> int:
         """Id of a control token. Raises ValueError if the tokenizer has no such token."""
@@ -103,11 +132,11 @@ class Codec:
         return found
 
     def text(self, text: str) -> tuple[int, ...]:
-        """Ids of a text that comes from outside; names of control tokens in it stay ordinary text."""
+        """Ids of a text from outside; names of control tokens and tags in it stay ordinary text."""
         return self._text(text)
 
     def reply(self, text: str) -> list[int]:
-        """Ids of a reply that we write ourselves: the tags in it become single tokens where there are any."""
+        """Ids of a text that we write ourselves: control tokens and tags in it become single tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -116,6 +145,66 @@ class Codec:
             self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
+    @functools.cached_property
+    def token_texts(self) -> tuple[str, ...]:
+        """The text of every token alone; an incomplete UTF-8 character shows as U+FFFD.
+
+        Raises:
+          ValueError: the text of a sequence is not that of its tokens in a row (not a byte-level tokenizer).
+        """
+        texts = tuple(self.decode([i]) for i in range(len(self.tokenizer)))
+        sample = self.text("go to\n the <b> 1.")
+        if "".join(texts[i] for i in sample) != self.decode(sample):
+            raise ValueError(
+                "stop_strings need a byte-level tokenizer: tokens of this one have no fixed text"
+            )
+        return texts
+
     def _encode_text(self, text: str) -> tuple[int, ...]:
-        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
-        return tuple(encoded["input_ids"])
+        return tuple(self._ordinary.encode(text, add_special_tokens=False).ids)
+
+
+def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> tokenizers.Tokenizer:
+    """The same tokenizer knowing no added token, special or not (`<think>` of Qwen3 is not): all is text."""
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    description["added_tokens"] = []
+    return tokenizers.Tokenizer.from_str(json.dumps(description))
+
+
+def first_stop(codec: Codec, ids: Sequence[int], stop_strings: Sequence[str]) -> int | None:
+    """How many of the first `ids` it takes until their text has a stop string; None if it never does."""
+    for count in range(1, len(ids) + 1):
+        text = codec.decode(ids[:count])
+        if any(stop in text for stop in stop_strings):
+            return count
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def stop_table(token_texts: tuple[str, ...], stop_strings: tuple[str, ...], vocab_size: int) -> np.ndarray:
+    """The automaton (Aho-Corasick, on tokens) that finds the first stop string of a reply.
+
+    A state is the longest end of the text so far that begins a stop string; 0 is none, where replies start.
+
+    Args:
+      stop_strings: ASCII texts. vocab_size: at least the number of tokens; the others have no text.
+
+    Returns:
+      i32[states, vocab_size], the state after a token, -1 once a stop string is complete.
+    """
+    states = ["", *sorted({s[:n] for s in stop_strings for n in range(1, len(s))})]
+    index = {state: i for i, state in enumerate(states)}
+    letters = set().union(*stop_strings)
+    table = np.zeros((len(states), vocab_size), np.int32)
+    for token, text in enumerate(token_texts):
+        if letters.isdisjoint(text):
+            continue
+        for row, state in enumerate(states):
+            seen = state + text
+            if any(stop in seen for stop in stop_strings):
+                table[row, token] = -1
+            else:
+                table[row, token] = next(
+                    i for start in range(len(seen) + 1) if (i := index.get(seen[start:])) is not None
+                )
+    return table
