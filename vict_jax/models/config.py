@@ -61,6 +61,49 @@ _DEFAULT_ROPE_THETA = 10_000.0
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
+# Projections of a layer that an adapter may be on, by the names that PEFT gives them, and their names here.
+LORA_TARGETS: Mapping[str, str] = {
+    f"{name}_proj": name for name in ("q", "k", "v", "o", "gate", "up", "down")
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraOptions:
+    """Low-rank adapters (LoRA, arXiv 2106.09685): W x becomes W x + (alpha / rank) B A x, with W frozen.
+
+    There is no dropout: the log-probabilities of the update are those that were sampled from.
+
+    Attributes:
+      rank: width of the bottleneck. alpha: numerator of the scale.
+      targets: adapted projections of every layer, keys of `LORA_TARGETS`; their order means nothing.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
+            raise ValueError(f"rank of LoRA must be a positive integer, got {self.rank!r}")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not self.alpha > 0:
+            raise ValueError(f"alpha of LoRA must be a positive number, got {self.alpha!r}")
+        unknown = sorted(set(self.targets) - LORA_TARGETS.keys())
+        if unknown or not self.targets or len(set(self.targets)) < len(self.targets):
+            raise ValueError(
+                f"targets of LoRA must be some of {list(LORA_TARGETS)}, each once, got {list(self.targets)}"
+            )
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two matrices is multiplied by."""
+        return self.alpha / self.rank
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the adapted projections in `decoder.weights`."""
+        return frozenset(LORA_TARGETS[target] for target in self.targets)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A decoder of the Qwen2, Qwen3 or Llama kind.
@@ -76,9 +119,10 @@ class ModelConfig:
         of attention as well (`attention_bias` of Llama and Qwen3 is both).
       qk_norm: an RMSNorm over each query and each key head, before the rotation (Qwen3).
       max_positions: longest sequence; checked on the host, positions are not clipped on the device.
-      dtype: of activations and matmuls. param_dtype: of the stored parameters.
+      dtype: of activations and matmuls. param_dtype: of the stored parameters, adapters excepted.
       scan_layers: scan over the layers (compile time independent of the depth) or unroll them.
       remat: recompute a layer's activations in the backward pass instead of keeping them.
+      lora: the layers have adapters, see `vict_jax.models.lora`; None: they have none.
     """
 
     vocab_size: int
@@ -99,6 +143,7 @@ class ModelConfig:
     param_dtype: str = "float32"
     scan_layers: bool = True
     remat: bool = False
+    lora: LoraOptions | None = None
 
     def __post_init__(self) -> None:
         for name in (*_HF_SIZES.values(), "num_kv_heads", "head_dim", "max_positions"):
@@ -188,9 +233,14 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
 
     Raises:
       ValueError: no family has these biases and norms, see `family`; or a Llama of a width that its heads
-        do not divide, which transformers refuses.
+        do not divide, which transformers refuses; or the model has adapters, which would be lost.
     """
     kind = family(config)
+    if config.lora is not None:
+        raise ValueError(
+            f"a config.json cannot say lora={config.lora}: merge the adapters first (lora.merge), "
+            "or save them alone (peft.save)"
+        )
     if kind == "llama" and config.d_model % config.num_heads:
         raise ValueError(
             "num_heads must divide d_model in a llama config.json, "

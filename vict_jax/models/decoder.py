@@ -19,14 +19,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
+from vict_jax import sharding
 from vict_jax.models import cache as kv
-from vict_jax.models.config import ModelConfig
+from vict_jax.models.config import LoraOptions, ModelConfig
 
 MASKED = -1e30  # finite: a row without any key gives a uniform softmax, not NaN
 QUERY_BLOCKS, MIN_QUERY_BLOCK = 4, 32  # see `causal_attention`
-LOGP_CHUNK = 1024  # tokens whose float32 logits exist at once in `token_logp`
+LOGP_CHUNK = 1024  # tokens of a device whose float32 logits exist at once in `token_logp`
+_WEIGHTS = "weights"  # name of the gathered weights, for the choice of what the backward pass computes again
 
 Layer = Mapping[str, jax.Array]
 Rope = tuple[jax.Array, jax.Array]  # cos, sin
@@ -35,11 +38,16 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """Declaration of one parameter: shape, logical axis of each dimension, initialiser."""
+    """Declaration of one parameter: shape, logical axis of each dimension, initialiser.
+
+    `adapter`: it belongs to a LoRA adapter: float32 whatever the precision of the rest, and a variable of
+    type `nnx.LoRAParam`, which tells it from what it sits on.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     init: Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+    adapter: bool = False
 
 
 def _dense(scale: float = 1.0) -> Callable:
@@ -76,11 +84,30 @@ def weights(config: ModelConfig) -> dict[str, Any]:
     if c.qk_norm:
         layers["q_norm"] = Weight((c.head_dim,), (None,), ones)
         layers["k_norm"] = Weight((c.head_dim,), (None,), ones)
+    if c.lora is not None:
+        layers |= _adapters(layers, c.lora)
     stacked = {
-        name: Weight((c.num_layers, *w.shape), ("layers", *w.axes), w.init) for name, w in layers.items()
+        name: dataclasses.replace(w, shape=(c.num_layers, *w.shape), axes=("layers", *w.axes))
+        for name, w in layers.items()
     }
     tree = {"embed": vocabulary, "layers": stacked, "final_norm": Weight((c.d_model,), (None,), ones)}
     return tree if c.tie_embeddings else {**tree, "head": vocabulary}
+
+
+def _adapters(layers: Mapping[str, Weight], lora: LoraOptions) -> dict[str, Weight]:
+    """A [in, r] and B [r, out] of every adapted projection; B begins at 0, so that nothing changes at first.
+
+    A is uniform within +-in^-1/2, as PEFT has it (Kaiming's with a = 5^1/2).
+    """
+    uniform = initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=-2, out_axis=-1, batch_axis=0)
+    adapters = {}
+    for name in sorted(lora.names):
+        (d_in, d_out), (axis_in, axis_out) = layers[name].shape, layers[name].axes
+        adapters[f"{name}_lora_a"] = Weight((d_in, lora.rank), (axis_in, None), uniform, adapter=True)
+        adapters[f"{name}_lora_b"] = Weight(
+            (lora.rank, d_out), (None, axis_out), initializers.zeros, adapter=True
+        )
+    return adapters
 
 
 class Decoder(nnx.Module):
@@ -89,30 +116,45 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, key: jax.Array):
         declared = weights(config)
         keys = iter(jax.random.split(key, len(jax.tree.leaves(declared))))
-        params = jax.tree.map(
-            lambda w: nnx.Param(w.init(next(keys), w.shape, jnp.dtype(config.param_dtype))), declared
-        )
+
+        def new(weight: Weight) -> nnx.Param:
+            kind, dtype = (nnx.LoRAParam, "float32") if weight.adapter else (nnx.Param, config.param_dtype)
+            return kind(weight.init(next(keys), weight.shape, jnp.dtype(dtype)))
+
+        params = jax.tree.map(new, declared)
         self.config = config
         self.embed = params["embed"]
         self.layers = nnx.Dict(params["layers"])
         self.final_norm = params["final_norm"]
         self.head = None if config.tie_embeddings else params["head"]
 
-    def stacked_layers(self) -> dict[str, jax.Array]:
-        """Layer parameters by name, stacked on axis 0, in the compute dtype."""
-        return {name: p[...].astype(self.config.compute_dtype) for name, p in self.layers.items()}
-
-    def separate_layers(self) -> list[dict[str, jax.Array]]:
-        """Parameters of each layer by name, in the compute dtype."""
+    def separate_layers(self) -> list[Layer]:
+        """Parameters of each layer by name, ready for use."""
         if isinstance(self.layers, nnx.List):
             return [{name: p[...] for name, p in layer.items()} for layer in self.layers]
-        stacked = self.stacked_layers()
-        return [{name: w[l] for name, w in stacked.items()} for l in range(self.config.num_layers)]
+        layers = range(self.config.num_layers)
+        return [ready(self.config, {name: p[l] for name, p in self.layers.items()}) for l in layers]
 
     def head_matrix(self) -> jax.Array:
-        """The output head, dtype[v, d]."""
-        head = self.embed if self.head is None else self.head
-        return head[...].astype(self.config.compute_dtype)
+        """The output head as it is stored, [v, d]; see `ready_head`."""
+        return (self.embed if self.head is None else self.head)[...]
+
+
+def ready(config: ModelConfig, layer: Layer) -> Layer:
+    """The weights of one layer in the compute dtype, and gathered where the mesh splits them by `fsdp`.
+
+    In this order, so that half the bytes travel; per layer, so that one layer at a time is whole.
+    """
+    axes = {name: weight.axes[1:] for name, weight in weights(config)["layers"].items()}
+    return {
+        name: checkpoint_name(sharding.gathered(w.astype(config.compute_dtype), axes[name]), _WEIGHTS)
+        for name, w in layer.items()
+    }
+
+
+def ready_head(config: ModelConfig, head: jax.Array) -> jax.Array:
+    """The output head dtype[v, d], as `ready`."""
+    return sharding.gathered(head.astype(config.compute_dtype), ("vocab", "embed"))
 
 
 def init(config: ModelConfig, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
@@ -132,7 +174,7 @@ def unstack(graphdef: nnx.GraphDef, params: nnx.State) -> tuple[nnx.GraphDef, nn
     )
     for param in (model.embed, model.head):
         if param is not None:
-            param[...] = param[...].astype(model.config.compute_dtype)
+            param[...] = ready_head(model.config, param[...])
     return nnx.split(model)
 
 
@@ -175,13 +217,13 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.
     """
     b, s, n, h = q.shape
     kv_heads, t = k.shape[1], k.shape[-1]
-    # One matmul [g*s, h] x [h, t] per row and key/value head.
-    q = (q * h**-0.5).reshape(b, s, kv_heads, -1, h).transpose(0, 2, 3, 1, 4).reshape(b * kv_heads, -1, h)
-    score = jnp.matmul(q, k.reshape(b * kv_heads, h, t), preferred_element_type=jnp.float32)
+    # One matmul [g*s, h] x [h, t] per row and key/value head. The two axes stay apart: a mesh splits both.
+    q = (q * h**-0.5).reshape(b, s, kv_heads, -1, h).transpose(0, 2, 3, 1, 4).reshape(b, kv_heads, -1, h)
+    score = jnp.matmul(q, k, preferred_element_type=jnp.float32)
     score = score.reshape(b, kv_heads, -1, s, t) + bias[:, None, None]
     weight = jnp.exp(score - lax.stop_gradient(score.max(axis=-1, keepdims=True)))
     total = weight.sum(axis=-1, keepdims=True)
-    out = weight.astype(v.dtype).reshape(b * kv_heads, -1, t) @ v.reshape(b * kv_heads, t, h)
+    out = weight.astype(v.dtype).reshape(b, kv_heads, -1, t) @ v
     # Normalised after the matmul: h values per query instead of t.
     out = (out.reshape(b, kv_heads, -1, s, h) / total).astype(v.dtype)
     return out.transpose(0, 3, 1, 2, 4).reshape(b, s, n * h)
@@ -206,14 +248,25 @@ def _bias(mask: jax.Array) -> jax.Array:
     return jnp.where(mask, 0.0, MASKED).astype(jnp.float32)
 
 
+def _linear(config: ModelConfig, layer: Layer, name: str, x: jax.Array) -> jax.Array:
+    """`x` [b*s, in] through one projection, and beside it through its adapter if it has one."""
+    y = x @ layer[name]
+    if config.lora is None or name not in config.lora.names:
+        return y
+    return y + config.lora.scale * (x @ layer[f"{name}_lora_a"] @ layer[f"{name}_lora_b"])
+
+
 def _project(
     config: ModelConfig, layer: Layer, x: jax.Array, rows: tuple[int, int]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries [b, s, n, h], keys and values [b, s, k, h] of the normed stream [b*s, d]; rows = (b, s)."""
-    q, k, v = (x @ layer[name] for name in ("q", "k", "v"))
+    q, k, v = (_linear(config, layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
-    q, k, v = (y.reshape(*rows, -1, config.head_dim) for y in (q, k, v))
+    q, k, v = (
+        sharding.constrain(y.reshape(*rows, -1, config.head_dim), "rows", None, "heads", None)
+        for y in (q, k, v)
+    )
     if config.qk_norm:
         q = rms_norm(q, layer["q_norm"], config.rms_eps)
         k = rms_norm(k, layer["k_norm"], config.rms_eps)
@@ -229,11 +282,13 @@ def _block(config: ModelConfig, layer: Layer, x: jax.Array, rope: Rope, attend: 
     b, s, d = x.shape
     x = x.reshape(b * s, d)
     q, k, v = _project(config, layer, rms_norm(x, layer["attn_norm"], config.rms_eps), (b, s))
-    read = attend(rotate(q, rope), rotate(k, rope), v).reshape(b * s, -1) @ layer["o"]
+    read = attend(rotate(q, rope), rotate(k, rope), v).reshape(b * s, -1)
+    read = _linear(config, layer, "o", sharding.constrain(read, "rows", "heads"))
     x = x + (read + layer["o_bias"] if config.o_bias else read)
     y = rms_norm(x, layer["mlp_norm"], config.rms_eps)
-    x = x + (jax.nn.silu(y @ layer["gate"]) * (y @ layer["up"])) @ layer["down"]
-    return x.reshape(b, s, d)
+    y = jax.nn.silu(_linear(config, layer, "gate", y)) * _linear(config, layer, "up", y)
+    x = x + _linear(config, layer, "down", sharding.constrain(y, "rows", "mlp"))
+    return sharding.constrain(x.reshape(b, s, d), "rows", None, None)
 
 
 @overload
@@ -290,7 +345,7 @@ def apply(
     model = nnx.merge(graphdef, params)
     config, real = model.config, segment > 0
     # Ids of padding may be anything; an embedding out of range would be NaN and leak through 0 * NaN.
-    x = model.embed[...].astype(config.compute_dtype)[jnp.where(real, ids, 0)]
+    x = _embedded(config, model.embed[...], jnp.where(real, ids, 0))
     position = jnp.where(real, position, 0)
     rope = rotary_table(position, config.head_dim, config.rope_theta)
     if cache is None:
@@ -298,6 +353,16 @@ def apply(
     else:
         x, cache = _layers_cached(model, x, rope, real, position, cache, fresh=fresh)
     return rms_norm(x, model.final_norm[...], config.rms_eps), cache
+
+
+def _embedded(config: ModelConfig, embed: jax.Array, ids: jax.Array) -> jax.Array:
+    """dtype[b, s, d]: rows of the embedding; its gradient is added up in the precision of the parameters.
+
+    The table stays split: where `fsdp` splits its width, each device looks up its part of the width for the
+    rows of all, and the parts change places afterwards.
+    """
+    x = sharding.constrain(embed[sharding.constrain(ids, "data_rows", None)], "data_rows", None, "embed")
+    return sharding.constrain(x.astype(config.compute_dtype), "rows", None, None)
 
 
 def _self_bias(segment: jax.Array, position: jax.Array) -> jax.Array:
@@ -309,13 +374,22 @@ def _self_bias(segment: jax.Array, position: jax.Array) -> jax.Array:
 def _layers_uncached(
     model: Decoder, x: jax.Array, rope: Rope, segment: jax.Array, position: jax.Array
 ) -> jax.Array:
-    config, layers = model.config, model.stacked_layers()
+    config, layers = model.config, {name: p[...] for name, p in model.layers.items()}
     bias = _self_bias(segment, position)
 
     def body(x: jax.Array, layer: Layer) -> tuple[jax.Array, None]:
-        return _block(config, layer, x, rope, lambda q, k, v: causal_attention(q, k, v, bias)), None
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return causal_attention(q, k, v, bias)
 
-    body = jax.checkpoint(body) if config.remat else body
+        return _block(config, ready(config, layer), x, rope, attend), None
+
+    # Gathered weights are never kept for the backward pass: all layers together are what fsdp cannot hold.
+    if config.remat or sharding.spread(x) is not None:
+        everything_else = jax.checkpoint_policies.save_anything_except_these_names(_WEIGHTS)
+        # Inside a loop nothing can be merged with the first computation; unrolled, that must be forbidden.
+        body = jax.checkpoint(
+            body, policy=None if config.remat else everything_else, prevent_cse=not config.scan_layers
+        )
     x, _ = lax.scan(body, x, layers, unroll=1 if config.scan_layers else config.num_layers)
     return x
 
@@ -354,7 +428,8 @@ def _layers_cached(
 
 def logits(graphdef: nnx.GraphDef, params: nnx.State, hidden: jax.Array) -> jax.Array:
     """f32[..., v] of hidden states [..., d]: all of them at once, so for a few tokens only."""
-    head = nnx.merge(graphdef, params).head_matrix()
+    model = nnx.merge(graphdef, params)
+    head = ready_head(model.config, model.head_matrix())
     return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
@@ -395,14 +470,15 @@ def token_logp_entropy(
       hidden: dtype[b, s, d] from `apply`; hidden state l predicts target l, so the caller shifts.
       targets: i32[b, s]; any value where the result is not used.
       temperature: > 0, of the distribution that the tokens were sampled from.
-      chunk: tokens per chunk.
+      chunk: tokens per chunk, of each device.
 
     Returns:
       logp: f32[b, s] (of a target outside the vocabulary: minus log Z). entropy: f32[b, s], nats.
     """
-    head = nnx.merge(graphdef, params).head_matrix()
+    model = nnx.merge(graphdef, params)
+    head = model.head_matrix()
     b, s, d = hidden.shape
-    width = max(1, min(s, chunk // b))
+    width = max(1, min(s, chunk * sharding.row_parts(hidden) // b))
     count = -(-s // width)
     pad = count * width - s
     hidden = jnp.pad(hidden, ((0, 0), (0, pad), (0, 0))).reshape(b, count, width, d).swapaxes(0, 1)
@@ -411,7 +487,8 @@ def token_logp_entropy(
 
     @jax.checkpoint
     def of_chunk(args: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return _logp_entropy(head, args[0], args[1], inverse_temperature)
+        # Made ready here, so that the gradients of the chunks add up in the precision of the parameters.
+        return _logp_entropy(ready_head(model.config, head), args[0], args[1], inverse_temperature)
 
     out = lax.map(of_chunk, (hidden, targets))
     logp, entropy = (y.swapaxes(0, 1).reshape(b, count * width)[:, :s] for y in out)
@@ -422,7 +499,7 @@ def _logp_entropy(
     head: jax.Array, hidden: jax.Array, targets: jax.Array, inverse_temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     z = jnp.matmul(hidden.reshape(-1, hidden.shape[-1]), head.T, preferred_element_type=jnp.float32)
-    z = z.reshape(*targets.shape, -1) * inverse_temperature
+    z = sharding.constrain(z.reshape(*targets.shape, -1), "rows", None, "vocab") * inverse_temperature
     z = z - lax.stop_gradient(z.max(axis=-1, keepdims=True))
     unnormalised = jnp.exp(z)
     total = unnormalised.sum(axis=-1)
