@@ -16,11 +16,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
-import shutil
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +25,6 @@ import ml_dtypes
 import numpy as np
 import safetensors
 from flax import nnx
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase
@@ -36,6 +32,7 @@ from transformers import PreTrainedTokenizerBase
 from vict_jax import sharding
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig, family, from_hf, to_hf
+from vict_jax.models.hf_files import complete_or_absent, read_json, to_host, write_json
 from vict_jax.models.hf_keys import DERIVED, EMBED, HEAD, Slot, key_table
 
 CONFIG = "config.json"
@@ -80,14 +77,14 @@ def load_config(
     Raises:
       FileNotFoundError: there is none.
     """
-    return from_hf(_read_json(folder / CONFIG), dtype=dtype, param_dtype=param_dtype, remat=remat)
+    return from_hf(read_json(folder / CONFIG), dtype=dtype, param_dtype=param_dtype, remat=remat)
 
 
 def load_generation_config(folder: pathlib.Path) -> dict[str, Any]:
     """The `generation_config.json`; without one, the token ids that `config.json` gives."""
     if (folder / GENERATION_CONFIG).is_file():
-        return _read_json(folder / GENERATION_CONFIG)
-    hf = _read_json(folder / CONFIG)
+        return read_json(folder / GENERATION_CONFIG)
+    hf = read_json(folder / CONFIG)
     return {name: hf[name] for name in TOKEN_IDS if hf.get(name) is not None}
 
 
@@ -176,7 +173,7 @@ def export(
         leaf: Any = arrays
         for name in table[key].path:
             leaf = leaf[name]
-        return _to_host(leaf, table[key])
+        return to_host(leaf, table[key])
 
     write_directory(
         folder,
@@ -212,13 +209,13 @@ def write_directory(
     token_ids = {name: (generation_config or {}).get(name) for name in TOKEN_IDS}
     hf_config = {**to_hf(config), **token_ids, "torch_dtype": dtype}
     first = jax.process_index() == 0
-    with _complete_or_absent(folder, overwrite) if first else contextlib.nullcontext() as temporary:
+    with complete_or_absent(folder, overwrite) if first else contextlib.nullcontext() as temporary:
         _write_weights(temporary, key_table(config), tensor, np.dtype(dtype), max_shard_size)
         if temporary is None:
             return
-        _write_json(temporary / CONFIG, hf_config)
+        write_json(temporary / CONFIG, hf_config)
         if generation_config is not None:
-            _write_json(temporary / GENERATION_CONFIG, dict(generation_config))
+            write_json(temporary / GENERATION_CONFIG, dict(generation_config))
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
 
@@ -255,7 +252,7 @@ def _weight_map(folder: pathlib.Path) -> dict[str, str] | None:
                 f"no {WEIGHTS} and no {INDEX} in {folder} (weights in other formats are not read)"
             )
         return None
-    weight_map = _read_json(folder / INDEX).get("weight_map")
+    weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{folder / INDEX} has no weight_map")
     for key, name in weight_map.items():
@@ -354,17 +351,6 @@ def _check_params(config: ModelConfig, arrays: Mapping[str, Any]) -> None:
             )
 
 
-def _to_host(leaf: jax.Array, slot: Slot) -> np.ndarray:
-    """One tensor of a parameter, on the host in the file's orientation; collective over the processes."""
-    if slot.layer is not None:
-        # A traced index: one program per parameter, not one per layer.
-        leaf = jax.lax.dynamic_index_in_dim(leaf, jax.device_put(slot.layer), keepdims=False)
-    if not leaf.is_fully_addressable:
-        leaf = multihost_utils.process_allgather(leaf, tiled=True)
-    value = np.asarray(jax.device_get(leaf))
-    return value.T if slot.transposed else value
-
-
 def _write_weights(
     folder: pathlib.Path | None,
     table: Mapping[str, Slot],
@@ -385,7 +371,7 @@ def _write_weights(
             (folder / name).chmod(folder.stat().st_mode & 0o666)  # the library keeps the file to its owner
     if folder is not None and len(shards) > 1:
         weight_map = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
-        _write_json(
+        write_json(
             folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         )
 
@@ -401,44 +387,3 @@ def _split(sizes: Mapping[str, int], most: int) -> list[list[str]]:
         groups[-1].append(key)
         room -= size
     return groups
-
-
-@contextlib.contextmanager
-def _complete_or_absent(folder: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
-    """A directory to write into that becomes `folder` at the end, and is removed after an error."""
-    folder = folder.absolute()
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file")
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise FileExistsError(f"{folder} is not empty; pass overwrite=True to replace it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex[:8]
-    temporary = folder.with_name(f".{folder.name}.writing-{mark}")
-    temporary.mkdir()
-    try:
-        yield temporary
-        if folder.exists():
-            old = folder.with_name(f".{folder.name}.old-{mark}")
-            folder.rename(old)
-            temporary.rename(folder)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no {path.name} in {path.parent}")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, got a {type(value).__name__}")
-    return value
-
-
-def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
