@@ -75,22 +75,21 @@ class LoraOptions:
 
     Attributes:
       rank: width of the bottleneck. alpha: numerator of the scale.
-      targets: adapted projections of every layer, keys of `LORA_TARGETS`; their order means nothing.
+      targets: adapted projections of every layer, keys of `LORA_TARGETS`.
     """
 
     rank: int
     alpha: float
-    targets: tuple[str, ...]
+    targets: frozenset[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
             raise ValueError(f"rank of LoRA must be a positive integer, got {self.rank!r}")
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not self.alpha > 0:
             raise ValueError(f"alpha of LoRA must be a positive number, got {self.alpha!r}")
-        unknown = sorted(set(self.targets) - LORA_TARGETS.keys())
-        if unknown or not self.targets or len(set(self.targets)) < len(self.targets):
+        if not self.targets or not self.targets <= LORA_TARGETS.keys():
             raise ValueError(
-                f"targets of LoRA must be some of {list(LORA_TARGETS)}, each once, got {list(self.targets)}"
+                f"targets of LoRA must be some of {list(LORA_TARGETS)}, got {sorted(self.targets)}"
             )
 
     @property

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 import safetensors
 from flax import nnx
@@ -32,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from vict_jax import sharding
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig, family, from_hf, to_hf
-from vict_jax.models.hf_files import complete_or_absent, read_json, to_host, write_json
+from vict_jax.models.hf_files import FILE_DTYPES, complete_or_absent, listed, read_json, to_host, write_json
 from vict_jax.models.hf_keys import DERIVED, EMBED, HEAD, Slot, key_table
 
 CONFIG = "config.json"
@@ -41,16 +40,9 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-# Names of precisions in a safetensors header, and ours.
-_FILE_DTYPES: Mapping[str, np.dtype] = {
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-DTYPES = tuple(str(dtype) for dtype in _FILE_DTYPES.values())
+DTYPES = tuple(str(dtype) for dtype in FILE_DTYPES.values())
 
 _COMPARED_ROWS = 4096  # of the embedding at a time, when a tied head is compared with it
-_SHOWN = 5  # keys in an error message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +262,7 @@ def _check(
     """Raise unless the tensors are those of the table, but for `DERIVED` and a tied head."""
     missing = [f"{key!r} {slot.shape}" for key, slot in table.items() if key not in tensors]
     if missing:
-        raise ValueError(f"{folder} lacks {len(missing)} tensors: {_listed(missing)}")
+        raise ValueError(f"{folder} lacks {len(missing)} tensors: {listed(missing)}")
     tied_head = config.tie_embeddings and HEAD in tensors
     expected = {key: slot.shape for key, slot in table.items()}
     if tied_head:
@@ -281,14 +273,14 @@ def _check(
         if key not in expected and not DERIVED.fullmatch(key)
     ]
     if unknown:
-        raise ValueError(f"{len(unknown)} tensors unknown to a {family(config)} model: {_listed(unknown)}")
+        raise ValueError(f"{len(unknown)} tensors unknown to a {family(config)} model: {listed(unknown)}")
     for key, shape in expected.items():
         tensor = tensors[key]
         if tensor.shape != shape:
             raise ValueError(f"{key!r} in {tensor.file} has shape {tensor.shape}, expected {shape}")
-        if tensor.dtype not in _FILE_DTYPES:
+        if tensor.dtype not in FILE_DTYPES:
             raise ValueError(
-                f"{key!r} in {tensor.file} is {tensor.dtype}, expected one of {sorted(_FILE_DTYPES)}"
+                f"{key!r} in {tensor.file} is {tensor.dtype}, expected one of {sorted(FILE_DTYPES)}"
             )
     if tied_head:
         _check_tied_head(tensors[EMBED], tensors[HEAD])
@@ -302,11 +294,6 @@ def _check_tied_head(embed: _Tensor, head: _Tensor) -> None:
                 f"{HEAD!r} in {head.file} differs from {EMBED!r} in {embed.file}, "
                 "but tie_word_embeddings in config.json is true"
             )
-
-
-def _listed(items: Sequence[str]) -> str:
-    more = f", and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(items[:_SHOWN]) + more
 
 
 def _read_array(

@@ -7,14 +7,23 @@ import json
 import pathlib
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 from jax.experimental import multihost_utils
 
 from vict_jax.models.hf_keys import Slot
+
+# Names of precisions in a safetensors header, and ours.
+FILE_DTYPES: Mapping[str, np.dtype] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_SHOWN = 5  # keys in an error message
 
 
 def to_host(leaf: jax.Array, slot: Slot) -> np.ndarray:
@@ -77,3 +86,9 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
     """Write an object as an indented JSON file."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def listed(items: Sequence[str]) -> str:
+    """The first few of many names, and how many more there are, for a message."""
+    more = f", and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more
