@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import ml_collections
 
 from envs.lookup import environment
-from vict_jax.credit.vict import METHODS, VictOptions
+from vict_jax.credit.methods import METHODS
+from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.rollout.options import RolloutOptions
@@ -135,7 +136,7 @@ class EnvOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CreditOptions:
-    """`method` is a key of `vict_jax.credit.vict.METHODS`."""
+    """`method` is a key of `vict_jax.credit.methods.METHODS`."""
 
     method: str
     options: VictOptions

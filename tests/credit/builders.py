@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vict_jax.credit.vict import METHODS, VictOptions
+from vict_jax.credit.assign import assign_many
+from vict_jax.credit.methods import METHODS
+from vict_jax.credit.options import VictOptions
 from vict_jax.types import CreditInputs, CreditOutput, Proofs, Status
 
 S, U, V, UNKNOWN = Status.SATISFIED, Status.UNSATISFIED, Status.VIOLATED, Status.UNKNOWN
@@ -52,6 +54,23 @@ def jitted(
 ) -> Callable[[CreditInputs], CreditOutput]:
     """A credit method as the training loop runs it; one compilation per shape in a test process."""
     return jax.jit(lambda inputs: METHODS[method](inputs, AGGREGATES[aggregate], options))
+
+
+CONTROLS = ("dense", "no_core", "no_proof", "commit_only", "temporal_nearest", "random_edges")
+
+
+def run_many(
+    inputs: CreditInputs,
+    methods: tuple[str, ...] = ("vict", *CONTROLS),
+    aggregate: str = "conjunctive",
+    options: VictOptions = DEFAULT,
+) -> dict[str, CreditOutput]:
+    """Several methods in one compiled call, none of which breaks its claim."""
+    outputs, violations = assign_many(
+        inputs, methods=methods, aggregate=AGGREGATES[aggregate], options=options
+    )
+    assert int(violations) == 0
+    return outputs
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -223,7 +242,7 @@ def random_inputs(
         step_mask=np.arange(t) < length[..., None],
         rollout_mask=(rng.random((g, n)) < 0.9) & ((rng.random((g, 1)) < 0.9) | (np.arange(n) == 0)),
         state_id=np.zeros((g, n, t + 1), np.int32),
-        action_id=np.zeros((g, n, t), np.int32),
+        action_id=rng.integers(1, 2**31, (g, n, t)).astype(np.int32),
     )
     last = np.take_along_axis(status, length[..., None, None], axis=2)[:, :, 0]
     _make_mostly_consistent(rng, status, length, last, order)

@@ -1,7 +1,8 @@
 """The credit method written a second time: plain loops and Python sets in float64, slow and obvious.
 
 Nothing here is shared with the kernels but the option and code names. Each function follows one formula
-of the method page; an assignment is a set of satisfied atoms.
+of the method page; an assignment is a set of satisfied atoms. The stages that controls replace are
+arguments of `credit`; theirs are in `control_oracle`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vict_jax.credit.diagnostics import Cause
-from vict_jax.credit.vict import VictOptions
+from vict_jax.credit.options import VictOptions
 from vict_jax.types import CreditInputs, Relation, Status
 
 Score = Callable[[set[int]], float]
@@ -65,9 +66,13 @@ def edges_of_atom(group: CreditInputs, i: int, j: int) -> list[tuple[int, Relati
     return found
 
 
-def edge_weight(edges: list[tuple[int, Relation]], relation: Relation) -> float:
+Edge = tuple[int, int, float]  # action, kind, weight
+
+
+def proof_edges(group: CreditInputs, i: int, j: int, options: VictOptions) -> list[Edge]:
+    edges = edges_of_atom(group, i, j)
     reveals = sum(1 for _, r in edges if r == Relation.REVEAL)
-    return 1.0 / reveals if relation == Relation.REVEAL else 1.0
+    return [(t, int(r), 1.0 / reveals if r == Relation.REVEAL else 1.0) for t, r in edges]
 
 
 # --- Eq. 6 and 13 ---------------------------------------------------------------------------------
@@ -78,7 +83,7 @@ class Verifier:
 
     def __init__(self, group: CreditInputs, i: int, satisfied: set[int], aggregate: Any, q: int):
         self.atoms = group.usable.shape[-1]
-        self.group, self.satisfied, self.aggregate, self.q = group, satisfied, aggregate, q
+        self.group, self.i, self.satisfied, self.aggregate, self.q = group, i, satisfied, aggregate, q
         self.usable = [j for j in range(self.atoms) if group.usable[i, j]]
         self.requires = {
             j: {k for k in range(self.atoms) if group.requires[i, j, k]} for j in range(self.atoms)
@@ -138,6 +143,19 @@ class Verifier:
         return self.delta(core) - self.delta(core - {j}) if j in core else 0.0
 
 
+Core = tuple[set[int], float, bool]  # atoms, Delta, whether the budget was hit
+
+
+def core_atoms(verifier: Verifier, rho: float, options: VictOptions) -> Core:
+    if options.core == "complete":
+        return verifier.complete(float(verifier.group.eta), options.budget)
+    return verifier.greedy(rho, options.budget)
+
+
+def core_marginal(verifier: Verifier, j: int, core: set[int], options: VictOptions) -> float:
+    return verifier.marginal(j, core, options.marginals)
+
+
 # --- Eq. 16 ---------------------------------------------------------------------------------------
 
 
@@ -155,10 +173,7 @@ def spread_of(values: list[float], scale: str) -> float:
 # --- the whole ------------------------------------------------------------------------------------
 
 
-def rollout_cause(
-    verifier: Verifier, group: CreditInputs, core: set[int], delta: float, hit: bool, rho: float
-) -> Cause:
-    eta = float(group.eta)
+def gate(verifier: Verifier, group: CreditInputs) -> Cause:
     satisfied, usable = verifier.satisfied, set(verifier.usable)
     if not group.conforming or not usable:
         return Cause.CONFORMANCE
@@ -166,6 +181,11 @@ def rollout_cause(
         return Cause.INCONSISTENT_RECORD
     if verifier.q == 0:
         return Cause.NEAR_TIE
+    return Cause.NONE
+
+
+def core_refusal(group: CreditInputs, core: set[int], delta: float, hit: bool, rho: float) -> Cause:
+    eta = float(group.eta)
     if core and eta > 0 and abs(delta - rho) <= 2 * eta:
         return Cause.UNCERTAINTY_BAND
     if not core or delta < rho:
@@ -178,7 +198,17 @@ def group_view(inputs: CreditInputs, g: int) -> CreditInputs:
     return CreditInputs(**fields, params={k: np.asarray(x)[g] for k, x in inputs.params.items()})
 
 
-def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[str, Any]:
+def credit(
+    inputs: CreditInputs,
+    aggregate: Any,
+    options: VictOptions,
+    *,
+    edges_of: Callable[[CreditInputs, int, int, VictOptions], list[Edge]] = proof_edges,
+    core_of: Callable[[Verifier, float, VictOptions], Core] = core_atoms,
+    marginal_of: Callable[[Verifier, int, set[int], VictOptions], float] = core_marginal,
+    refusal_of: Callable[[CreditInputs, set[int], float, bool, float], Cause] = core_refusal,
+    place: Callable[[CreditInputs, np.ndarray, dict[int, Cause], VictOptions], np.ndarray] | None = None,
+) -> dict[str, Any]:
     """Everything `vict` returns, as float64 arrays by name; `inputs` has no padded atoms."""
     g_count, n_count, t_count, m_count = inputs.scope.shape
     shape = (g_count, n_count, t_count, m_count, len(Relation))
@@ -199,27 +229,25 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
         group = group_view(inputs, g)
         real = [i for i in range(n_count) if group.rollout_mask[i]]
         advantages, scale = base_advantages([float(group.score[i]) for i in real], options.base, options.eps)
-        verifiers, edges, hits, potentials = {}, {}, {}, {}
+        edges, hits, potentials, gates = {}, {}, {}, {}
         for i, advantage in zip(real, advantages, strict=True):
             steps = int(np.sum(group.step_mask[i]))
             out["base"][g, i, :steps] = advantage
             q = int(np.sign(advantage)) if abs(advantage) > options.eps_q else 0
             rho = options.gamma_rho * scale * abs(advantage)
             satisfied = {j for j in range(m_count) if group.status[i, steps, j] == Status.SATISFIED}
-            verifier = verifiers[i] = Verifier(group, i, satisfied, aggregate, q)
-            if options.core == "complete":
-                core, delta, hits[i] = verifier.complete(float(group.eta), options.budget)
-            else:
-                core, delta, hits[i] = verifier.greedy(rho, options.budget)
-            cause = rollout_cause(verifier, group, core, delta, hits[i], rho)
+            verifier = Verifier(group, i, satisfied, aggregate, q)
+            core, delta, hits[i] = core_of(verifier, rho, options)
+            gates[i] = gate(verifier, group)
+            cause = gates[i] or refusal_of(group, core, delta, hits[i], rho)
             out["cause"][g, i] = cause
             counts["reconstructed"] += abs(verifier.score(satisfied) - float(group.score[i])) <= group.eta
             for j in range(m_count):
-                edges[i, j] = edges_of_atom(group, i, j)
-                for t, relation in edges[i, j]:
-                    out["witness"][g, i, t, j, relation] = True
-                    out["weight"][g, i, t, j, relation] = edge_weight(edges[i, j], relation)
-                potentials[i, j] = verifier.marginal(j, core, options.marginals)
+                edges[i, j] = edges_of(group, i, j, options)
+                for t, kind, weight in edges[i, j]:
+                    out["witness"][g, i, t, j, kind] = True
+                    out["weight"][g, i, t, j, kind] = weight
+                potentials[i, j] = marginal_of(verifier, j, core, options)
                 if cause == Cause.NONE and j in core:
                     out["core"][g, i, j] = True
                     if group.usable[i, j] and group.status[i, steps, j] != Status.UNKNOWN:
@@ -233,10 +261,10 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
                     middle = np.median(values) if options.center == "median" else np.mean(values)
                     dhat = (out["marginal"][g, i, j] - middle) / (spread + options.eps)
                     out["marginal_norm"][g, i, j] = dhat
-                    total = sum(edge_weight(edges[i, j], r) for _, r in edges[i, j])
-                    for t, r in edges[i, j]:
-                        share = dhat * edge_weight(edges[i, j], r) / (total + options.smoothing)
-                        out["contribution"][g, i, t, j, r] = share
+                    total = sum(weight for _, _, weight in edges[i, j])
+                    for t, kind, weight in edges[i, j]:
+                        share = dhat * weight / (total + options.smoothing)
+                        out["contribution"][g, i, t, j, kind] = share
                         a_vict[g, i, t] += share
             for i in real:
                 in_core = bool(out["core"][g, i, j])
@@ -263,6 +291,10 @@ def credit(inputs: CreditInputs, aggregate: Any, options: VictOptions) -> dict[s
             reasons = [out["atom_cause"][g, i, j] for j in range(m_count) if out["core"][g, i, j]]
             if out["cause"][g, i] == Cause.NONE and Cause.NONE not in reasons:
                 out["cause"][g, i] = max(reasons)
+        if place is not None:
+            a_vict[g] = place(
+                group, np.where(np.abs(a_vict[g]) > options.eps, a_vict[g], 0.0), gates, options
+            )
     _finish(out, a_vict, options)
     _figures(out, inputs, counts)
     return out

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.credit import builders, oracle
+from tests.credit import builders, control_oracle, oracle
 from vict_jax.credit.diagnostics import Cause, check_invariant
-from vict_jax.credit.vict import VictOptions
+from vict_jax.credit.options import VictOptions
 from vict_jax.types import CreditInputs, CreditOutput
 
 PROOF_FIELDS = (
@@ -30,9 +30,9 @@ PROOF_FIELDS = (
 jitted_check = jax.jit(check_invariant)
 
 
-def assert_same(output: CreditOutput, expected: dict[str, Any]) -> None:
-    assert output.proofs is not None
-    for name in PROOF_FIELDS:
+def assert_same(output: CreditOutput, expected: dict[str, Any], *, proved: bool = True) -> None:
+    assert (output.proofs is not None) == proved
+    for name in PROOF_FIELDS if proved else ():
         actual = np.asarray(getattr(output.proofs, name))
         np.testing.assert_allclose(actual, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
     for name in ("lambda_", "clip", "base", "correction", "advantages"):
@@ -86,3 +86,45 @@ def test_random_batches_reach_every_cause_and_credit_something() -> None:
         credited += int((expected["correction"] != 0).sum())
     assert seen == set(Cause)
     assert credited > 500
+
+
+CONTROL_VARIANTS = [
+    ("weighted_sum", ours()),
+    ("multiplicative", ours(center="mean", proximity_decay=0.5, seed=7)),
+    ("conjunctive", paper(scale="mean_ad", base="rloo", proximity_decay=1.0)),
+]
+
+
+@functools.cache
+def controls_and_loops(
+    seed: int, aggregate: str, options: VictOptions
+) -> tuple[dict[str, CreditOutput], dict[str, dict[str, Any]]]:
+    """Outputs on a batch padded with NaN and garbage, cut to size, and what the loops make of the batch."""
+    inputs, _ = batch_and_loops(seed, aggregate, options)
+    padded = builders.pad(inputs, groups=1, rollouts=2, steps=3, atoms=2, variables=1, seed=seed)
+    outputs = builders.run_many(padded, builders.CONTROLS, aggregate, options)
+    loops = {
+        method: control_oracle.credit(method, inputs, builders.AGGREGATES[aggregate], options)
+        for method in builders.CONTROLS
+    }
+    return {method: builders.crop(output, inputs) for method, output in outputs.items()}, loops
+
+
+@pytest.mark.parametrize("method", builders.CONTROLS)
+@pytest.mark.parametrize("variant", CONTROL_VARIANTS, ids=name)
+def test_controls_equal_the_loops(variant: tuple[str, VictOptions], method: str) -> None:
+    for seed in SEEDS:
+        outputs, loops = controls_and_loops(seed, *variant)
+        assert_same(outputs[method], loops[method], proved=method == "commit_only")
+
+
+@pytest.mark.parametrize("method", builders.CONTROLS)
+def test_every_control_corrects_something_else_than_vict(method: str) -> None:
+    differ = corrected = 0
+    for variant, seed in itertools.product(CONTROL_VARIANTS, SEEDS):
+        _, loops = controls_and_loops(seed, *variant)
+        _, vict = batch_and_loops(seed, *variant)
+        differ += int((loops[method]["correction"] != vict["correction"]).sum())
+        corrected += int((loops[method]["correction"] != 0).sum())
+    assert differ > 20
+    assert corrected > 20

@@ -8,7 +8,8 @@ import pytest
 
 from tests.credit import builders, oracle
 from vict_jax.credit.base import BASES, dr_grpo, grpo, rloo
-from vict_jax.credit.vict import METHODS, VictOptions
+from vict_jax.credit.methods import METHODS
+from vict_jax.credit.options import VictOptions
 
 EPS = 1e-6
 REAL4 = jnp.ones(4, bool)

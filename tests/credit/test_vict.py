@@ -13,7 +13,8 @@ import pytest
 from tests.credit import builders
 from tests.credit.builders import UNKNOWN, S, U, group, jitted, rollout
 from vict_jax.credit.diagnostics import Cause, check_invariant
-from vict_jax.credit.vict import VictOptions, add_corrections, outcome_advantages, vict
+from vict_jax.credit.options import VictOptions
+from vict_jax.credit.vict import add_corrections, outcome_advantages, vict
 from vict_jax.types import CreditInputs, CreditOutput, Relation
 
 check = jax.jit(check_invariant)

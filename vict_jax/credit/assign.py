@@ -1,29 +1,54 @@
-"""One compiled call for an update's credit: the method named by the config, checked against Eq. 8."""
+"""One compiled call for an update's credit: methods named by the config, each held to what it claims."""
 
 from __future__ import annotations
 
 import functools
 
 import jax
+import jax.numpy as jnp
 
-from vict_jax.credit.diagnostics import check_invariant
-from vict_jax.credit.vict import METHODS, VictOptions
+from vict_jax.credit.diagnostics import check_controlled, check_invariant
+from vict_jax.credit.methods import METHODS, Claim, run_methods
+from vict_jax.credit.options import VictOptions
 from vict_jax.types import Aggregate, CreditInputs, CreditOutput
 
 
 class InvariantError(ArithmeticError):
-    """A correction without its proof: a bug, never a property of the data."""
+    """A correction that its method's claim does not allow: a bug, never a property of the data."""
+
+
+@functools.partial(jax.jit, static_argnames=("methods", "aggregate", "options"))
+def assign_many(
+    inputs: CreditInputs, *, methods: tuple[str, ...], aggregate: Aggregate, options: VictOptions
+) -> tuple[dict[str, CreditOutput], jax.Array]:
+    """Credit of one update batch by several methods.
+
+    Args:
+      methods: keys of `METHODS`.
+      aggregate: F_x of the domain.
+
+    Returns:
+      The output of each method, and the number of actions, i32[], summed over the methods, whose
+      correction the method's claim does not allow. Must be 0.
+
+    Raises:
+      ValueError: a method is unknown, or a field of `inputs` has a wrong shape or type.
+    """
+    unknown = sorted(set(methods) - set(METHODS))
+    if unknown:
+        raise ValueError(f"methods={methods!r} has unknown {unknown}: allowed are {sorted(METHODS)}")
+    outputs = run_methods({name: METHODS[name] for name in methods}, inputs, aggregate, options)
+    violations = jnp.int32(0)
+    for name, output in outputs.items():
+        check = check_controlled if METHODS[name].claim is Claim.CONTROL else check_invariant
+        violations += check(inputs, output)
+    return outputs, violations
 
 
 @functools.partial(jax.jit, static_argnames=("method", "aggregate", "options"))
 def assign_credit(
     inputs: CreditInputs, *, method: str, aggregate: Aggregate, options: VictOptions
 ) -> tuple[CreditOutput, jax.Array]:
-    """Credit of one update batch, and the number of actions (i32[]) that break the invariant.
-
-    Args:
-      method: a key of `METHODS`.
-      aggregate: F_x of the domain.
-    """
-    output = METHODS[method](inputs, aggregate, options)
-    return output, check_invariant(inputs, output)
+    """`assign_many` for one method: its output, and the number of violations, i32[]."""
+    outputs, violations = assign_many(inputs, methods=(method,), aggregate=aggregate, options=options)
+    return outputs[method], violations

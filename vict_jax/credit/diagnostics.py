@@ -148,6 +148,15 @@ def check_invariant(inputs: CreditInputs, output: CreditOutput) -> jax.Array:
     return _violations(eligible_actions(inputs, output.proofs), output)
 
 
+def check_controlled(inputs: CreditInputs, output: CreditOutput) -> jax.Array:
+    """Number of actions, i32[], that a method without a claim may not change. Must be 0.
+
+    Its corrections are finite, stated in `correction`, and on real steps.
+    """
+    stated = output.advantages == output.base + output.correction
+    return _violations(real_steps(inputs) & stated, output)
+
+
 def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
     """Share of True in `part` among the True of `whole`, f32[]; 0 when there is none."""
     count = jnp.sum(whole)
@@ -211,3 +220,24 @@ def proof_diagnostics(
             figures[f"abstention/{cause.name.lower()}"] = by_rollout[cause]
             figures[f"atom_abstention/{cause.name.lower()}"] = by_atom[cause]
     return figures
+
+
+def control_diagnostics(
+    inputs: CreditInputs, output: CreditOutput, *, cause: jax.Array, proofs: Proofs
+) -> dict[str, jax.Array]:
+    """Figures of a method that does not claim proofs, f32[] each, shares in [0, 1].
+
+    Args:
+      cause: i8[G, N], why it withheld credit from a rollout.
+      proofs: VICT's own on the same rollouts; `unproved` is the share of corrected actions that they would
+        not allow to be corrected.
+    """
+    corrected = output.correction != 0
+    return {
+        "abstention": _share(cause != Cause.NONE, inputs.rollout_mask),
+        "trigger": _share(jnp.any(corrected, axis=-1), inputs.rollout_mask),
+        "sparsity": _share(corrected, real_steps(inputs)),
+        "unproved": _share(~eligible_actions(inputs, proofs), corrected),
+        "lambda": output.lambda_,
+        "clip": output.clip,
+    }

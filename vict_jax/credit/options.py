@@ -1,0 +1,72 @@
+"""Options of the credit methods, one dataclass for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from vict_jax.credit.base import BASES
+from vict_jax.credit.cores import CORES, MARGINALS
+from vict_jax.credit.correction import CENTERS, SCALES
+
+
+def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
+    if not ok:
+        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
+
+
+@dataclasses.dataclass(frozen=True)
+class VictOptions:
+    """Options of the credit methods; (paper) marks values the paper gives.
+
+    Attributes:
+      base: outcome advantage, a key of `base.BASES`.
+      core: `complete` or `greedy` (paper), see `cores`.
+      marginals: `contextual` (signed) or `literal` (paper), see `cores`.
+      scale, center: statistics of the group normalisation, keys of `correction.SCALES` and `CENTERS`.
+      gamma_rho: factor of the core threshold rho.
+      eps_q: |A_base| up to this is a tie.
+      budget: B, the most atoms (complete) or additions (greedy) of a core (paper: 8).
+      gamma_lambda: size of the median correction relative to the median |A_base| (paper: 0.5).
+      smoothing: added to an atom's total edge weight.
+      clip_quantile: quantile of |A_base| that bounds A_vict (paper: 0.95).
+      eps: added to standard deviations, scales and medians that are divided by.
+      proximity_decay: of the control `no_proof`, the weight an action loses with each step of distance.
+      seed: of the control `random_edges`.
+    """
+
+    base: str = "grpo"
+    core: str = "complete"
+    marginals: str = "contextual"
+    scale: str = "std"
+    center: str = "median"
+    gamma_rho: float = 1.0
+    eps_q: float = 0.05
+    budget: int = 8
+    gamma_lambda: float = 0.5
+    smoothing: float = 1e-6
+    clip_quantile: float = 0.95
+    eps: float = 1e-6
+    proximity_decay: float = 0.9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        tables: dict[str, Collection[str]] = {
+            "base": BASES,
+            "core": CORES,
+            "marginals": MARGINALS,
+            "scale": SCALES,
+            "center": CENTERS,
+        }
+        for name, table in tables.items():
+            value = getattr(self, name)
+            _require(value in table, name, value, f"one of {sorted(table)}")
+        for name in ("gamma_rho", "eps_q", "gamma_lambda", "smoothing"):
+            value = getattr(self, name)
+            _require(0 <= value < float("inf"), name, value, "a finite number, 0 or more")
+        _require(0 < self.eps < float("inf"), "eps", self.eps, "a finite number above 0")
+        _require(0 <= self.clip_quantile <= 1, "clip_quantile", self.clip_quantile, "within [0, 1]")
+        _require(self.budget >= 1, "budget", self.budget, "1 or more")
+        _require(0 < self.proximity_decay <= 1, "proximity_decay", self.proximity_decay, "above 0, at most 1")
+        _require(0 <= self.seed < 2**31, "seed", self.seed, "within [0, 2**31)")
