@@ -18,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(vocab_size=512, scan_layers=False)
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
     config.rollout.update(max_context=320, max_new_tokens=8, rows=128)
-    config.warm_start.update(tasks=4000, epochs=2, rows_per_batch=4, micro_rows=4)
+    config.warm_start.update(tasks=4000, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=20, weight_decay=0.1)
     config.train.update(updates=30, groups=8, rollouts=8, eval_every=15, checkpoint_every=15)
     config.ppo.update(minibatches=4, micro_rows=8)

@@ -1,8 +1,8 @@
 """A refund desk: find the orders that a customer means and pay them back in the right way.
 
-    > list orders              The orders are 3, 17, 5, 12, 8.
-    > open 17                  Order 17: rug, used, paid by card.
-    > refund to credit         You refund order 17 to credit.
+    > list orders              There are orders 1 to 5.
+    > open 3                   Order 3: rug, used, paid by card.
+    > refund to credit         You refund order 3 to credit.
     > close ticket             The ticket is closed.
 
 What has been paid out stays paid out: a refund to the wrong place, or of another order, cannot be made
@@ -23,6 +23,7 @@ import numpy as np
 from envs.base import Atom, Domain, Observation, ScoreRole, Status, StepResult, Task, Variable, VerifierRecord
 
 THINGS = ("lamp", "mug", "rug", "clock", "vase", "chair", "kettle", "mirror")
+STATES = ("used", "sealed")
 METHODS = ("card", "cash", "transfer")
 TYPES = ("one_thing", "two_things")
 REFUSED = "That is not possible."
@@ -30,7 +31,7 @@ REFUSED = "That is not possible."
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Number of tasks of each split, the step cap, and how many orders a customer has."""
+    """Number of tasks of each split, the step cap, and how many orders a customer has at most."""
 
     num_train: int = 2000
     num_valid: int = 96
@@ -51,11 +52,10 @@ class RefundDesk:
     def reset(self, task: Task) -> Observation:
         """Draw the orders and the things that the customer returns."""
         rng = random.Random(task.seed)
-        numbers = rng.sample(range(1, 20), self.options.orders)
-        things = rng.sample(THINGS, len(numbers))
-        papers = [(thing, rng.choice(("used", "sealed")), rng.choice(METHODS)) for thing in things]
-        self.orders = dict(zip(numbers, papers, strict=True))
-        self.wanted = rng.sample(numbers, 1 + TYPES.index(task.type))
+        things = rng.sample(THINGS, rng.randint(3, self.options.orders))
+        papers = [(thing, rng.choice(STATES), rng.choice(METHODS)) for thing in things]
+        self.orders = dict(enumerate(papers, start=1))
+        self.wanted = rng.sample(list(self.orders), 1 + TYPES.index(task.type))
         self.listed, self.closed, self.current = False, False, 0
         self.read: set[int] = set()
         self.refunds: dict[int, str] = {}
@@ -76,7 +76,7 @@ class RefundDesk:
         """Carry out an admissible action and say what happened."""
         if words[0] == "list":
             self.listed = True
-            return f"The orders are {', '.join(map(str, self.orders))}."
+            return f"There are orders 1 to {len(self.orders)}."
         if words[0] == "open":
             self.current = int(words[1])
             self.read.add(self.current)

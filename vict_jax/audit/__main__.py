@@ -1,6 +1,7 @@
 """Audits: does a verifier interface conform, what did credit do with its records, and does it replay.
 
     python -m vict_jax.audit --env NAME [--rollouts N] [...]     conformance, then credit on fresh rollouts
+    python -m vict_jax.audit --check my_env.py                   all that its author wants to know, no model needed
     python -m vict_jax.audit --workdir DIR [--updates A:B] [...]  replay of a run's log, and its figures
     python -m vict_jax.audit --explain DIR --update U --rollout R one logged rollout, step by step
 
@@ -16,12 +17,13 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from vict_jax.audit import environment, explain, further, run
+from vict_jax.audit import check, environment, explain, further, run
 from vict_jax.metrics import RunError
 
 # Each command is chosen by its own argument and gives the exit code.
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "env": environment.main,
+    "check": check.main,
     "workdir": run.main,
     "explain": explain.main,
 }
@@ -32,6 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m vict_jax.audit", description=__doc__.split("\n", 1)[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--env", metavar="NAME", help="check an environment's verifier interface")
+    what.add_argument("--check", metavar="ENV", help="check an environment of your own: a file or a module")
     what.add_argument("--workdir", type=pathlib.Path, help="replay the proof log of a run")
     what.add_argument("--explain", type=pathlib.Path, metavar="DIR", help="show one rollout of a run's log")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="where to write the report")

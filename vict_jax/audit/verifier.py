@@ -24,20 +24,14 @@ from vict_jax.batching import EndReason, Rollout, credit_inputs
 from vict_jax.credit.witness import witness_edges
 from vict_jax.types import Relation
 
-_ADVICE = {
-    Kind.SCORE: "play these actions: the predicate of this family and the environment's own score disagree "
-    "about its atoms at the end",
-    Kind.AGGREGATOR: "play these actions and compare aggregate() with the environment's own score; no family "
-    "alone explains the difference (a forgotten atom, a wrong weight, or a wrong gate)",
-    Kind.RECORD: "see docs/your_environment.md, 'Requirements' and 'Evidence', and correct the atom",
-}
+_RECORD_ADVICE = "see 'Atoms' and 'Evidence' in docs/your_environment.md, and correct the atom"
 
 
 def check_conformance(domain: Domain, episodes: Sequence[Episode]) -> Section:
     """F(z_T) = V on every episode, and enough different episodes to mean it (VICT section 3.2, Eq. 3)."""
     report = call("aggregate", conformance.judge_all, domain, [episode.played for episode in episodes])
     findings = [
-        Finding(Level.FAIL, str(finding), _ADVICE[finding.kind])
+        Finding(Level.FAIL, str(finding), _score_advice(finding.example.blamed))
         for finding in report.verdict().findings
         if finding.kind is not Kind.RECORD
     ]
@@ -53,6 +47,13 @@ def check_conformance(domain: Domain, episodes: Sequence[Episode]) -> Section:
     counts = {kind: report.share(kind=kind).rollouts for kind in kinds}
     agree = {kind: report.share(kind=kind).agree / counts[kind] for kind in kinds}
     return Section("conformance", tuple(findings), {"episodes": counts, "score rebuilt": agree})
+
+
+def _score_advice(blamed: Sequence[str]) -> str:
+    where = f"the statuses of one of {', '.join(blamed)} are wrong at the end, or aggregate() is"
+    if not blamed:
+        where = "an atom is missing, or aggregate() is wrong"
+    return f"play these actions and compare the environment's own score with the atoms: {where}"
 
 
 def _variety(domain: Domain, report: conformance.Report) -> Iterator[Finding]:
@@ -77,7 +78,7 @@ def check_eligibility(domain: Domain, episodes: Sequence[Episode]) -> Section:
     records = [episode.record for episode in episodes]
     report = call("aggregate", conformance.judge_all, domain, [episode.played for episode in episodes])
     findings = [
-        Finding(Level.FAIL, str(finding), _ADVICE[Kind.RECORD])
+        Finding(Level.FAIL, str(finding), _RECORD_ADVICE)
         for finding in report.verdict().findings
         if finding.kind is Kind.RECORD
     ]
