@@ -1,4 +1,4 @@
-"""`--check` passes the worked example; of a copy with a planted mistake it names the mistake and what to do."""
+"""`--check` passes the worked example; of a copy with a planted mistake it names it and what to do."""
 
 from __future__ import annotations
 
