@@ -24,15 +24,7 @@ from flax import nnx
 
 from envs.verdict import Verdict
 from vict_jax import checkpoint, gate, proofs, summary
-from vict_jax.batching import (
-    Rollout,
-    TokenSequence,
-    credit_inputs,
-    pack_sequences,
-    to_device,
-    to_host,
-    token_rows,
-)
+from vict_jax.batching import Rollout, TokenSequence, credit_inputs, to_device, to_host
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.evaluate import evaluate
@@ -49,6 +41,7 @@ from vict_jax.metrics import (
     read_metrics,
     write_json,
 )
+from vict_jax.packing import pack_sequences, token_rows
 from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
 from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from vict_jax import batching, sharding
+from vict_jax import batching, packing, sharding
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
@@ -59,7 +59,7 @@ def windowed(rng, *, steps, prompt=3, reply=2):
 def pack(sequences_of, **options):
     """Rows of the rollouts' sequences, NumPy."""
     pairs = [(i, sequence) for i, sequences in enumerate(sequences_of) for sequence in sequences]
-    return batching.pack_sequences(pairs, **options)[0]
+    return packing.pack_sequences(pairs, **options)[0]
 
 
 @dataclasses.dataclass

@@ -13,9 +13,10 @@ from envs.base import Status
 from envs.pool import EnvPool
 from tests.envs import toy_env
 from tests.envs.toy_env import DOMAIN, ToyOptions
-from vict_jax.batching import EndReason, credit_inputs, token_rows
+from vict_jax.batching import EndReason, credit_inputs
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig
+from vict_jax.packing import token_rows
 from vict_jax.rollout.collector import collect, demonstrations, open_session, sampling_shapes
 from vict_jax.rollout.episode import spread_record
 from vict_jax.rollout.options import RolloutOptions

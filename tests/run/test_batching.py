@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from envs.base import Atom, Domain, Task, Variable, VerifierRecord, stable_hash
-from vict_jax import batching, sharding
-from vict_jax.batching import EndReason, Overlong, Rollout, TokenSequence
+from vict_jax import batching, packing, sharding
+from vict_jax.batching import EndReason, Rollout, TokenSequence
+from vict_jax.packing import Overlong
 
 ATOMS = (
     Atom("taken", "acquire", ("holding",)),
@@ -302,7 +303,7 @@ def unpack(batch):
 
 def test_token_rows_hold_every_sequence_once_under_its_rollout_and_step():
     groups = [[make_rollout(2), make_rollout(3)], [make_rollout(1, end=EndReason.ENV_ERROR), make_rollout(2)]]
-    batch, report = batching.token_rows(groups, group_size=2, row_length=10, row_multiple=4)
+    batch, report = packing.token_rows(groups, group_size=2, row_length=10, row_multiple=4)
     expected = [
         ((g * 2 + n,), (t,), tuple(s.ids.tolist()), tuple(s.trained.tolist()))
         for g, group in enumerate(groups)
@@ -312,7 +313,7 @@ def test_token_rows_hold_every_sequence_once_under_its_rollout_and_step():
     ]
     assert unpack(batch) == sorted(expected)
     assert batch.ids.shape == (4, 10)
-    assert report == batching.RowReport(
+    assert report == packing.RowReport(
         rows=4, tokens=28, trained_tokens=14, cut_sequences=0, cut_trained_tokens=0
     )
     assert (batch.behaviour_logp[batch.loss_mask] == -1.5).all()
@@ -320,7 +321,7 @@ def test_token_rows_hold_every_sequence_once_under_its_rollout_and_step():
 
 
 def test_empty_rows_fill_up_to_the_multiple():
-    batch, report = batching.pack_sequences([(0, sequence())], row_length=6, row_multiple=8)
+    batch, report = packing.pack_sequences([(0, sequence())], row_length=6, row_multiple=8)
     assert (batch.ids.shape, report.rows) == ((8, 6), 1)
     assert not batch.segment[1:].any()
     assert not batch.loss_mask[1:].any()
@@ -329,10 +330,10 @@ def test_empty_rows_fill_up_to_the_multiple():
 def test_first_fit_fills_rows_and_isolation_keeps_rollouts_apart():
     lengths = [7, 3, 6, 4, 5, 5]
     pairs = [(i % 2, sequence(length)) for i, length in enumerate(lengths)]
-    packed, report = batching.pack_sequences(pairs, row_length=10)
+    packed, report = packing.pack_sequences(pairs, row_length=10)
     assert report.rows == 3
     assert ((packed.segment > 0).sum(axis=1) == 10).all()
-    apart, _ = batching.pack_sequences(pairs, row_length=10, isolate_rollouts=True)
+    apart, _ = packing.pack_sequences(pairs, row_length=10, isolate_rollouts=True)
     for s in range(len(apart.ids)):
         assert len(set(apart.rollout[s][apart.loss_mask[s]].tolist())) == 1
     assert unpack(apart) == unpack(packed)
@@ -341,8 +342,8 @@ def test_first_fit_fills_rows_and_isolation_keeps_rollouts_apart():
 def test_field_report_32_overlong_sequences_are_refused_or_cut_at_the_tail_and_counted():
     pairs = [(0, sequence(9, trained_from=5)), (1, sequence(4))]
     with pytest.raises(ValueError, match="a sequence has 9 tokens, above row_length=7"):
-        batching.pack_sequences(pairs, row_length=7)
-    batch, report = batching.pack_sequences(pairs, row_length=7, overlong=Overlong.CUT_TAIL)
+        packing.pack_sequences(pairs, row_length=7)
+    batch, report = packing.pack_sequences(pairs, row_length=7, overlong=Overlong.CUT_TAIL)
     assert (report.cut_sequences, report.cut_trained_tokens, report.trained_tokens) == (1, 2, 4)
     # The head is kept, so what is trained still follows the prefix it was sampled after.
     assert batch.ids[0].tolist() == list(range(100, 107))
@@ -350,7 +351,7 @@ def test_field_report_32_overlong_sequences_are_refused_or_cut_at_the_tail_and_c
 
 def test_packing_nothing_is_refused():
     with pytest.raises(ValueError, match="no token sequences"):
-        batching.pack_sequences([], row_length=4)
+        packing.pack_sequences([], row_length=4)
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -358,7 +359,7 @@ def test_packing_nothing_is_refused():
 
 def test_transfers_are_explicit_and_keep_values():
     mesh = sharding.make_mesh()
-    batch, _ = batching.pack_sequences([(0, sequence())], row_length=6)
+    batch, _ = packing.pack_sequences([(0, sequence())], row_length=6)
     with jax.transfer_guard("disallow"):
         on_device = batching.to_device(batch, sharding.batch_sharding(mesh))
         again = batching.to_host(on_device)
