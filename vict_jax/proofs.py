@@ -192,7 +192,7 @@ def read_inputs(workdir: pathlib.Path, update: int) -> CreditInputs:
     """
     path = workdir / "rollouts" / f"{file_stem(update)}.npz"
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             params = {
                 name.removeprefix("params/"): arrays[name] for name in arrays if name.startswith("params/")
             }

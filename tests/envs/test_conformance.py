@@ -240,7 +240,7 @@ def test_audit_command(tmp_path, capsys):
         "train",
         "--tasks",
         "6",
-        "--rollouts",
+        "--plays",
         "1",
         "--json",
         str(out),
@@ -248,7 +248,7 @@ def test_audit_command(tmp_path, capsys):
     assert audit.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "alfworld train: 6 tasks" in printed
-    report = json.loads(out.read_text())["train"]
+    report = json.loads(out.read_text())["conformance"]["train"]
     assert report["conforming"]
     assert report["total"]["rollouts"] == sum(kind["rollouts"] for kind in report["kinds"].values())
     assert report["failures"] == []

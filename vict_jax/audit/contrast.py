@@ -6,12 +6,17 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from vict_jax.audit import figures
-from vict_jax.audit.source import Batch, Setting, credit
+from vict_jax.audit.source import Batch, Setting, credit, on_device
 from vict_jax.audit.text import number, share, table
-from vict_jax.credit.vict import VictOptions
+from vict_jax.batching import to_host
+from vict_jax.credit.assign import InvariantError, assign_many
+from vict_jax.credit.diagnostics import eligible_actions
+from vict_jax.credit.methods import METHODS
+from vict_jax.credit.options import VictOptions
 from vict_jax.types import CreditOutput
 
 # The most updates that a sweep looks at, spread over those under audit.
@@ -136,6 +141,33 @@ def sweep(
         outputs = [credit(setting, batch.inputs, options)[0] for batch in batches]
         rows.append(contrast(name, batches, outputs, references))
         progress()
+    return rows
+
+
+def controls(setting: Setting, batch: Batch) -> list[Contrast]:
+    """Every credit method on one batch, each beside VICT with the same options.
+
+    Raises:
+      InvariantError: a method breaks its own claim.
+    """
+    outputs, violations = to_host(
+        assign_many(
+            on_device(batch.inputs),
+            methods=tuple(METHODS),
+            aggregate=setting.domain.aggregate,
+            options=setting.options,
+        )
+    )
+    if violations:
+        raise InvariantError(f"{int(violations)} corrections break the claims of their methods")
+    vict = outputs["vict"]
+    allowed = np.asarray(jax.jit(eligible_actions)(on_device(batch.inputs), vict.proofs))
+    rows = []
+    for name, output in outputs.items():
+        row = contrast(name, [batch], [output], [vict])
+        corrected = output.correction != 0
+        unproved = float((~allowed)[corrected].mean()) if corrected.any() else None
+        rows.append(dataclasses.replace(row, unproved=unproved))
     return rows
 
 

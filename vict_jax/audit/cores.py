@@ -20,11 +20,12 @@ import numpy as np
 
 from vict_jax.audit.source import Batch, Setting, on_device
 from vict_jax.audit.text import number, share, table
-from vict_jax.credit.cores import CORES, MARGINALS, Core, Score, consistent, direction, effect, refusal
+from vict_jax.batching import to_host
+from vict_jax.credit.cores import CORES, MARGINALS, Core, Score, direction, effect, refusal
 from vict_jax.credit.diagnostics import Cause
-from vict_jax.credit.inputs import real_steps, requirements, terminal_status
-from vict_jax.credit.vict import VictOptions, outcome_advantages
-from vict_jax.credit.witness import witness_edges
+from vict_jax.credit.options import VictOptions
+from vict_jax.credit.rules import RolloutView, TaskView, gate, proof_edges, views
+from vict_jax.credit.vict import outcome_advantages
 from vict_jax.types import Aggregate, CreditInputs, Status, pytree
 
 MOST_ATOMS = 12
@@ -96,45 +97,28 @@ class _Compared:
 
 
 def _compare_rollout(
-    group: CreditInputs,
-    rollout: Mapping[str, jax.Array],
-    aggregate: Aggregate,
-    options: VictOptions,
-    subsets: jax.Array,
+    task: TaskView, rollout: RolloutView, aggregate: Aggregate, options: VictOptions, subsets: jax.Array
 ) -> _Compared:
-    terminal, usable, requires = rollout["terminal"], rollout["usable"], rollout["requires"]
-    satisfied = terminal == Status.SATISFIED
+    satisfied = rollout.terminal == Status.SATISFIED
+    known = rollout.usable & (rollout.terminal != Status.UNKNOWN)
 
     def score(assignment: jax.Array) -> jax.Array:
-        return jnp.asarray(aggregate(assignment, group.params), jnp.float32)
+        return jnp.asarray(aggregate(assignment, task.params), jnp.float32)
 
-    q, rho = direction(rollout["outcome"], rollout["scale"], eps_q=options.eps_q, gamma_rho=options.gamma_rho)
-    case = {"requires": requires, "usable": usable}
+    q, rho = direction(rollout.outcome, rollout.scale, eps_q=options.eps_q, gamma_rho=options.gamma_rho)
+    case = {"requires": rollout.requires, "usable": rollout.usable}
     cores = {
-        rule: CORES[rule](score, satisfied, q, rho, eta=group.eta, budget=options.budget, **case)
+        rule: CORES[rule](score, satisfied, q, rho, eta=task.eta, budget=options.budget, **case)
         for rule in RULES
     }
     cores[_EXHAUSTIVE] = exhaustive_core(score, satisfied, q, rho, subsets=subsets, **case)
-    edges = witness_edges(
-        rollout["evidence"],
-        rollout["status"],
-        rollout["commits"],
-        rollout["scope"],
-        binds=group.binds,
-        observation_var=group.observation_var,
-        irreversible=group.irreversible,
-        terminal_only=group.terminal_only,
-        usable=usable,
-        step_mask=rollout["steps"],
-    )
-    known, linked = terminal != Status.UNKNOWN, jnp.any(edges, axis=-1)
-    admitted = rollout["real"] & group.conforming & jnp.any(usable) & (q != 0)
-    admitted &= consistent(satisfied, requires, usable)
+    linked = jnp.any(proof_edges(task, rollout, options).linked, axis=-1)
+    admitted = rollout.real & (gate(task, rollout, options) == Cause.NONE)
     accepted, actions = {}, {}
     for rule, core in cores.items():
-        accepted[rule] = admitted & (refusal(core, rho, group.eta) == Cause.NONE)
-        marginal = MARGINALS[_MARGINALS[rule]](score, terminal, q, core.atoms, **case)
-        carries = core.atoms & usable & known & (marginal != 0)
+        accepted[rule] = admitted & (refusal(core, rho, task.eta) == Cause.NONE)
+        marginal = MARGINALS[_MARGINALS[rule]](score, rollout.terminal, q, core.atoms, **case)
+        carries = core.atoms & known & (marginal != 0)
         actions[rule] = accepted[rule] & jnp.any(linked & carries, axis=-1)
     sizes = {rule: jnp.sum(core.atoms) for rule, core in cores.items()}
     return _Compared(admitted=admitted, accepted=accepted, size=sizes, actions=actions)
@@ -144,30 +128,16 @@ def _compare_rollout(
 def _compare(
     inputs: CreditInputs, subsets: jax.Array, *, aggregate: Aggregate, options: VictOptions
 ) -> _Compared:
-    """All rollouts, one after the other, with leading axis [G*N]."""
-    outcome, scale = outcome_advantages(inputs, options)
-    groups, size = outcome.shape
-    rollouts = {
-        "status": inputs.status,
-        "evidence": inputs.evidence,
-        "commits": inputs.commits,
-        "scope": inputs.scope,
-        "usable": inputs.usable,
-        "requires": requirements(inputs),
-        "terminal": terminal_status(inputs),
-        "steps": real_steps(inputs),
-        "real": inputs.rollout_mask,
-        "outcome": outcome,
-        "scale": jnp.broadcast_to(scale[:, None], outcome.shape),
-    }
-    flat = jax.tree.map(lambda x: x.reshape(groups * size, *x.shape[2:]), rollouts)
+    """All rollouts, one after the other, with leading axes [G, N]."""
+    tasks, rollouts = views(inputs, *outcome_advantages(inputs, options))
 
-    def one(case: tuple[jax.Array, Mapping[str, jax.Array]]) -> _Compared:
-        g, rollout = case
-        group = jax.tree.map(lambda x: x[g], inputs)
-        return _compare_rollout(group, rollout, aggregate, options, subsets)
+    def group(case: tuple[TaskView, RolloutView]) -> _Compared:
+        task, members = case
+        return jax.lax.map(
+            lambda member: _compare_rollout(task, member, aggregate, options, subsets), members
+        )
 
-    return jax.lax.map(one, (jnp.repeat(jnp.arange(groups), size), flat))
+    return jax.lax.map(group, (tasks, rollouts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,44 +200,43 @@ class CoreReport:
 
 def compare_cores(setting: Setting, batches: Sequence[Batch]) -> CoreReport:
     """Compare the rules on all rollouts of `batches`."""
-    parts: list[tuple[_Compared, np.ndarray]] = []
+    parts: list[_Compared] = []
     for batch in batches:
         atoms = np.sum(batch.inputs.usable, axis=-1)
-        places = min(max(int(atoms.max()), 1), MOST_ATOMS)
-        compared = _compare(
-            on_device(batch.inputs),
-            jnp.asarray(all_subsets(places)),
-            aggregate=setting.domain.aggregate,
-            options=setting.options,
+        compared = to_host(
+            _compare(
+                on_device(batch.inputs),
+                jnp.asarray(all_subsets(min(max(int(atoms.max()), 1), MOST_ATOMS))),
+                aggregate=setting.domain.aggregate,
+                options=setting.options,
+            )
         )
-        parts.append((jax.tree.map(np.asarray, compared), atoms.ravel() <= MOST_ATOMS))
-    admitted = np.concatenate([part.admitted for part, _ in parts])
-    small = np.concatenate([few for _, few in parts])
-
-    def gather(field: str, rule: str) -> np.ndarray:
-        return np.concatenate([getattr(part, field)[rule] for part, _ in parts])
-
-    found, least = gather("accepted", _EXHAUSTIVE) & small, gather("size", _EXHAUSTIVE)
-    ideal = gather("actions", _EXHAUSTIVE)
-    rules = {}
-    for rule in RULES:
-        accepted, size, actions = (gather(field, rule) for field in ("accepted", "size", "actions"))
-        both = accepted & found
-        common, either = (actions & ideal).sum(axis=-1), (actions | ideal).sum(axis=-1)
-        rules[rule] = RuleReport(
-            accepted=int((accepted & small).sum()),
-            both=int(both.sum()),
-            minimal=_mean((size <= least)[both]),
-            same_actions=_mean((actions == ideal).all(axis=-1)[both]),
-            overlap=_mean(np.where(either > 0, common / np.maximum(either, 1), 1.0)[both]),
-            mean_size=_mean(size[both]),
-        )
+        parts.append(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), compared))
+    whole: _Compared = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+    small = np.concatenate([np.sum(batch.inputs.usable, axis=-1).ravel() <= MOST_ATOMS for batch in batches])
+    found = np.asarray(whole.accepted[_EXHAUSTIVE] & small)
+    least = np.asarray(whole.size[_EXHAUSTIVE])[found]
     return CoreReport(
-        rollouts=int(admitted.sum()),
-        skipped=int((admitted & ~small).sum()),
+        rollouts=int(whole.admitted.sum()),
+        skipped=int((whole.admitted & ~small).sum()),
         found=int(found.sum()),
-        mean_size=_mean(least[found]),
-        rules=rules,
+        mean_size=_mean(least),
+        rules={rule: _rule_report(whole, rule, found, small) for rule in RULES},
+    )
+
+
+def _rule_report(whole: _Compared, rule: str, found: np.ndarray, small: np.ndarray) -> RuleReport:
+    both = np.asarray(whole.accepted[rule] & found)
+    size, least = (np.asarray(whole.size[name])[both] for name in (rule, _EXHAUSTIVE))
+    actions, ideal = (np.asarray(whole.actions[name])[both] for name in (rule, _EXHAUSTIVE))
+    common, either = (actions & ideal).sum(axis=-1), (actions | ideal).sum(axis=-1)
+    return RuleReport(
+        accepted=int((whole.accepted[rule] & small).sum()),
+        both=int(both.sum()),
+        minimal=_mean(size <= least),
+        same_actions=_mean((actions == ideal).all(axis=-1)),
+        overlap=_mean(np.where(either > 0, common / np.maximum(either, 1), 1.0)),
+        mean_size=_mean(size),
     )
 
 

@@ -109,9 +109,9 @@ def _facts(steps: list[Row], atoms: list[Row], eps_q: float) -> Iterator[str]:
     yield printable(f"task {first['task_id']} ({first['task_type']})", _LINE)
     yield f"score {first['score']:g}, ended by {first['end']} after {len(steps)} steps"
     base = first["base"]
-    q = int(np.sign(base)) if abs(base) > eps_q else 0
+    q = ("-1" if base < 0 else "+1") if abs(base) > eps_q else "0"
     core = " + ".join(atom["atom_id"] for atom in atoms if atom["core"])
-    yield printable(f"base advantage {base:+.3f}, q = {q:+d}, core: {core or 'none accepted'}", _LINE)
+    yield printable(f"base advantage {base:+.3f}, q = {q}, core: {core or 'none accepted'}", _LINE)
     cause = atoms[0]["rollout_cause"] if atoms else "lost"
     yield f"abstains: {cause}" if cause else "does not abstain"
 

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="replay up to N corrected rollouts with single actions taken out (deterministic environments)",
     )
     group.add_argument(
+        "--controls", action="store_true", help="every credit method on the rollouts of the last update"
+    )
+    group.add_argument(
         "--sweep",
         action="store_true",
         help=f"other credit options on up to {contrast.SWEEP_UPDATES} updates; a minute or two of compiling",
@@ -48,6 +51,10 @@ def further(
     cores = compare_cores(setting, batches)
     print(f"Cores\n{cores.text()}\n")
     report: dict[str, Any] = {"cores": cores.to_json()}
+    if args.controls:
+        rows = contrast.controls(setting, batches[-1])
+        print(f"Credit methods on update {batches[-1].update}\n{contrast.text(rows, unproved=True)}\n")
+        report["controls"] = [row.to_json() for row in rows]
     if args.sweep:
         report["sweep"] = _sweep(setting, batches)
     if args.interventions:

@@ -8,7 +8,7 @@ from typing import Any
 from envs.base import Domain
 from vict_jax.batching import to_device, to_host
 from vict_jax.credit.assign import assign_credit
-from vict_jax.credit.vict import VictOptions
+from vict_jax.credit.options import VictOptions
 from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs, CreditOutput
 
