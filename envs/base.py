@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import itertools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -163,11 +165,14 @@ def stable_hash(text: str) -> int:
     return 0 if not text else (zlib.crc32(text.encode()) & 0x7FFFFFFF) or 1
 
 
+# The values of a variable repeat from state to state and from rollout to rollout.
+_remembered_hash = functools.lru_cache(maxsize=65536)(stable_hash)
+
+
 def hash_evidence(evidence: Sequence[Sequence[str]]) -> np.ndarray:
     """Hash a [T+1][V] table of value texts into int32[T+1, V]; 0 means not available yet."""
-    return np.array([[stable_hash(value) for value in row] for row in evidence], np.int32).reshape(
-        len(evidence), -1
-    )
+    values = map(_remembered_hash, itertools.chain.from_iterable(evidence))
+    return np.fromiter(values, np.int32).reshape(len(evidence), -1)
 
 
 class Env(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -121,10 +121,8 @@ class Rollout:
         return self.record is None
 
 
-def _pad(array: np.ndarray, shape: tuple[int, ...], *, repeat_last: bool = False) -> np.ndarray:
-    """Pad at the end of every axis with 0, or along the first with its last entry."""
-    if repeat_last:
-        array = np.concatenate([array, np.repeat(array[-1:], shape[0] - len(array), axis=0)])
+def _pad(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Pad at the end of every axis with 0."""
     pads = [(0, size - have) for size, have in zip(shape, array.shape, strict=True)]
     return np.pad(array, pads) if pads else array
 
@@ -208,58 +206,65 @@ def atom_states(rollout: Rollout, masked_families: Collection[str]) -> list[str]
     return _states(rollout.record, closure, masked_families)
 
 
-def _rollout_arrays(
-    rollout: Rollout,
-    domain: Domain,
-    steps: int,
-    *,
-    masked_families: Collection[str],
-    mentions: Callable[[str], np.ndarray],
-) -> dict[str, Any]:
-    """The fields of one rollout, padded to `steps`. A lost rollout is all padding."""
-    m, v, record = domain.max_atoms, domain.max_variables, rollout.record
-    taken = len(rollout.actions) if record else 0
-    if taken > steps:
-        raise ValueError(f"rollout of task {rollout.task.id!r} has {taken} actions, above max_steps={steps}")
-    mask = np.arange(steps) < taken
-    if record is None:
-        return {
-            "score": np.float32(0),
-            "status": np.zeros((steps + 1, m), np.int8),
-            "evidence": np.zeros((steps + 1, v), np.int32),
-            "commits": np.zeros(steps, bool),
-            "scope": np.zeros((steps, m), bool),
-            "requires": np.zeros((m, m), bool),
-            "usable": np.zeros(m, bool),
-            "mentions": np.zeros((steps, m), bool),
-            "step_mask": mask,
-            "rollout_mask": np.bool_(False),
-            "state_id": np.zeros(steps + 1, np.int32),
-            "action_id": np.zeros(steps, np.int32),
-        }
-    closure = requirement_closure(record.atoms, record.status)
-    usable = np.array([not state for state in _states(record, closure, masked_families)], bool)
-    mentioned = np.array([mentions(action) for action in rollout.actions], bool)
-    state_id = np.array([stable_hash(text) for text in rollout.observations], np.int32)
-    action_id = np.array([stable_hash(text) for text in rollout.actions], np.int32)
+# Fields of a rollout: type, and axes in sizes of T, S = T + 1, M and V.
+_ROLLOUT_FIELDS = {
+    "score": (np.float32, ""),
+    "status": (np.int8, "SM"),
+    "evidence": (np.int32, "SV"),
+    "commits": (np.bool_, "T"),
+    "scope": (np.bool_, "TM"),
+    "requires": (np.bool_, "MM"),
+    "usable": (np.bool_, "M"),
+    "mentions": (np.bool_, "TM"),
+    "step_mask": (np.bool_, "T"),
+    "rollout_mask": (np.bool_, ""),
+    "state_id": (np.int32, "S"),
+    "action_id": (np.int32, "T"),
+}
+
+
+def _empty_fields(leading: tuple[int, int], domain: Domain, steps: int) -> dict[str, np.ndarray]:
+    """All rollout fields of a batch, full of padding: 0 and False."""
+    size = {"T": steps, "S": steps + 1, "M": domain.max_atoms, "V": domain.max_variables}
     return {
-        "score": np.float32(record.score),
-        "status": _pad(record.status.astype(np.int8), (steps + 1, m), repeat_last=True),
-        "evidence": _pad(hash_evidence(record.evidence), (steps + 1, v), repeat_last=True),
-        "commits": _pad(record.commits.astype(bool), (steps,)),
-        "scope": _pad(record.scope.astype(bool), (steps, m)),
-        "requires": _pad(closure.requires, (m, m)),
-        "usable": _pad(usable, (m,)),
-        "mentions": _pad(mentioned.reshape(taken, len(record.atoms)), (steps, m)),
-        "step_mask": mask,
-        "rollout_mask": np.bool_(True),
-        "state_id": _pad(state_id, (steps + 1,)),
-        "action_id": _pad(action_id, (steps,)),
+        name: np.zeros(leading + tuple(size[axis] for axis in axes), dtype)
+        for name, (dtype, axes) in _ROLLOUT_FIELDS.items()
     }
 
 
-def _mention_table(group: Sequence[Rollout]) -> Callable[[str], np.ndarray]:
-    return mention_table([rollout.record for rollout in group if rollout.record is not None])
+def _write_rollout(
+    fields: Mapping[str, np.ndarray],
+    at: tuple[int, int],
+    rollout: Rollout,
+    *,
+    masked_families: Collection[str],
+    mentions: Callable[[str], np.ndarray],
+) -> None:
+    """Write one rollout over the padding at [g, n]; a lost rollout stays padding."""
+    record, length, steps = rollout.record, len(rollout.actions), fields["commits"].shape[-1]
+    if record is None:
+        return
+    if length > steps:
+        raise ValueError(f"rollout of task {rollout.task.id!r} has {length} actions, above max_steps={steps}")
+    atoms, variables = len(record.atoms), len(record.variables)
+    closure = requirement_closure(record.atoms, record.status)
+    fields["score"][at] = record.score
+    fields["rollout_mask"][at] = True
+    fields["step_mask"][at][:length] = True
+    fields["commits"][at][:length] = record.commits
+    fields["scope"][at][:length, :atoms] = record.scope
+    fields["requires"][at][:atoms, :atoms] = closure.requires
+    fields["usable"][at][:atoms] = [not state for state in _states(record, closure, masked_families)]
+    fields["state_id"][at][: length + 1] = [stable_hash(text) for text in rollout.observations]
+    for t, action in enumerate(rollout.actions):
+        fields["action_id"][at][t] = stable_hash(action)
+        fields["mentions"][at][t, :atoms] = mentions(action)
+    for name, values, width in (
+        ("status", record.status, atoms),
+        ("evidence", hash_evidence(record.evidence), variables),
+    ):
+        fields[name][at][: length + 1, :width] = values
+        fields[name][at][length + 1 :, :width] = values[-1]  # the terminal state, repeated
 
 
 def check_groups(groups: Sequence[Sequence[Rollout]], group_size: int) -> None:
@@ -300,17 +305,12 @@ def credit_inputs(
         raise ValueError(f"conforming has {len(conforming)} flags for {len(groups)} groups")
     records = [_group_record(group, domain) for group in groups]
     tasks = [_task_arrays(record, domain) for record in records]
-    rollouts = [
-        [
-            _rollout_arrays(rollout, domain, max_steps, masked_families=masked_families, mentions=mentions)
-            for rollout in group
-        ]
-        for group, mentions in zip(groups, map(_mention_table, groups), strict=True)
-    ]
-    fields: dict[str, Any] = {name: np.stack([task[name] for task in tasks]) for name in tasks[0]}
-    fields |= {
-        name: np.stack([np.stack([r[name] for r in row]) for row in rollouts]) for name in rollouts[0][0]
-    }
+    rollouts = _empty_fields((len(groups), group_size), domain, max_steps)
+    for g, group in enumerate(groups):
+        mentions = mention_table([rollout.record for rollout in group if rollout.record is not None])
+        for n, rollout in enumerate(group):
+            _write_rollout(rollouts, (g, n), rollout, masked_families=masked_families, mentions=mentions)
+    fields: dict[str, Any] = {name: np.stack([task[name] for task in tasks]) for name in tasks[0]} | rollouts
     fields |= {"conforming": np.array(conforming, bool), "params": _task_params(records, domain)}
     return CreditInputs(**fields)
 
