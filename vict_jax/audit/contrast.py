@@ -163,7 +163,8 @@ def controls(setting: Setting, batch: Batch) -> list[Contrast]:
     vict = outputs["vict"]
     allowed = np.asarray(jax.jit(eligible_actions)(on_device(batch.inputs), vict.proofs))
     rows = []
-    for name, output in outputs.items():
+    for name in METHODS:
+        output = outputs[name]
         row = contrast(name, [batch], [output], [vict])
         corrected = output.correction != 0
         unproved = float((~allowed)[corrected].mean()) if corrected.any() else None

@@ -175,6 +175,11 @@ class CoreReport:
     mean_size: float | None
     rules: Mapping[str, RuleReport]
 
+    def figures(self) -> dict[str, float | None]:
+        """Those that the paper reports."""
+        greedy = self.rules["greedy"]
+        return {"greedy_minimal": greedy.minimal, "greedy_same_actions": greedy.same_actions}
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
         return dataclasses.asdict(self)

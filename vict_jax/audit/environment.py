@@ -17,6 +17,7 @@ from envs.lookup import environment
 from envs.play import EDITED, MUTATED
 from envs.verdict import Verdict
 from vict_jax.audit import figures
+from vict_jax.audit.cores import compare_cores
 from vict_jax.audit.fresh import noisy_groups
 from vict_jax.audit.further import further
 from vict_jax.audit.interventions import Play
@@ -128,10 +129,12 @@ def _audit_credit(
     batch = _batch(domain, options, groups, args.group_size, verdict)
     output, violations = credit(setting, batch.inputs)
     total = figures.tally(batch.inputs, output)
-    values = figures.figures(total) | {"mutation_conformance": _mutation(report), "credit_share": None}
+    cores = compare_cores(setting, [batch])
+    played = {"mutation_conformance": _mutation(report), "credit_share": None}
+    values = figures.figures(total) | played | cores.figures()
     print(
         f"Credit of {args.rollouts} rollouts of {len(groups)} tasks of {split}, played by the expert with "
-        f"random actions in between\n{figures.text(values, _NO_UPDATE)}\n"
+        f"random actions in between\n{figures.text(values, _NO_UPDATE)}\n\nCores\n{cores.text()}\n"
     )
     if violations:
         print(f"FAILED {violations} corrections without a proof (Eq. 8)")
@@ -139,7 +142,8 @@ def _audit_credit(
         "counts": dict(total.wholes),
         "figures": figures.to_json(values),
         "unproved_corrections": violations,
-        **further(args, setting, [batch], list(_plays(groups, output))),
+        "cores": cores.to_json(),
+        **further(args, setting, [batch], _plays(groups, output)),
     }
 
 

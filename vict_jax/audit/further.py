@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tqdm
 
 from vict_jax.audit import contrast
-from vict_jax.audit.cores import compare_cores
 from vict_jax.audit.interventions import Play, intervene
 from vict_jax.audit.source import Batch, Setting
 
@@ -41,16 +41,14 @@ def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 
 def further(
-    args: argparse.Namespace, setting: Setting, batches: Sequence[Batch], plays: Sequence[Play]
+    args: argparse.Namespace, setting: Setting, batches: Sequence[Batch], plays: Iterable[Play]
 ) -> dict[str, Any]:
-    """Compare cores and do what was asked for: prints tables, returns the same as JSON values.
+    """Do what was asked for: prints tables, returns the same as JSON values.
 
     Args:
       plays: rollouts with corrections that can be replayed.
     """
-    cores = compare_cores(setting, batches)
-    print(f"Cores\n{cores.text()}\n")
-    report: dict[str, Any] = {"cores": cores.to_json()}
+    report: dict[str, Any] = {}
     if args.controls:
         rows = contrast.controls(setting, batches[-1])
         print(f"Credit methods on update {batches[-1].update}\n{contrast.text(rows, unproved=True)}\n")
@@ -72,8 +70,8 @@ def _sweep(setting: Setting, batches: Sequence[Batch]) -> list[dict[str, Any]]:
     return [row.to_json() for row in rows]
 
 
-def _interventions(args: argparse.Namespace, setting: Setting, plays: Sequence[Play]) -> dict[str, Any]:
-    chosen = plays[: args.interventions]
+def _interventions(args: argparse.Namespace, setting: Setting, plays: Iterable[Play]) -> dict[str, Any]:
+    chosen = list(itertools.islice(plays, args.interventions))
     with tqdm.tqdm(total=len(chosen), desc="interventions", unit="rollout", disable=None) as bar:
         result = intervene(setting, chosen, seed=args.seed, progress=bar.update)
     print(f"Interventions\n{result.text()}\n")

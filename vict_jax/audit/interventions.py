@@ -85,7 +85,7 @@ class InterventionReport:
             ]
             for name, outcome in self.outcomes.items()
         ]
-        head = f"{self.rollouts} rollouts replayed, {self.skipped} skipped: their unchanged replay differs"
+        head = f"{self.rollouts} rollouts replayed, {self.skipped} skipped (their unchanged replay differs)"
         return f"{head}\n{table(['correction', 'actions', 'score drops', 'score rises'], rows, align='lrrr')}"
 
 

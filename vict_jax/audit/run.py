@@ -14,6 +14,7 @@ import tqdm
 from envs.lookup import environment
 from vict_jax import proofs
 from vict_jax.audit import figures
+from vict_jax.audit.cores import compare_cores
 from vict_jax.audit.further import further
 from vict_jax.audit.interventions import Play
 from vict_jax.audit.replay import Replay, compare
@@ -49,9 +50,10 @@ def main(args: argparse.Namespace) -> int:
         replay, violations = replay + compare(args.workdir, update, output), violations + wrong
         total += figures.tally(batch.inputs, output)
         batches.append(batch)
-    values = figures.figures(total) | logged_figures(args.workdir, updates)
+    cores = compare_cores(setting, batches)
+    values = figures.figures(total) | logged_figures(args.workdir, updates) | cores.figures()
     print(f"{args.workdir}: credit method {setting.method}, updates {updates[0]} to {updates[-1]}")
-    print(f"{figures.text(values, _NOT_LOGGED)}\n\n{replay.text(_SHOWN)}\n")
+    print(f"{figures.text(values, _NOT_LOGGED)}\n\nCores\n{cores.text()}\n\n{replay.text(_SHOWN)}\n")
     report = {
         "updates": updates,
         "method": setting.method,
@@ -59,7 +61,8 @@ def main(args: argparse.Namespace) -> int:
         "figures": figures.to_json(values),
         "replay": replay.to_json(),
         "unproved_corrections": violations,
-        **further(args, setting, batches, list(corrected_plays(args.workdir, config, updates))),
+        "cores": cores.to_json(),
+        **further(args, setting, batches, corrected_plays(args.workdir, config, updates)),
     }
     if args.json is not None:
         write_json(args.json, report)
