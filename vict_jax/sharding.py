@@ -3,10 +3,17 @@
 Mesh axes: `data` and `fsdp` split the batch, `fsdp` also splits parameters and moments along the model
 width, `tensor` splits heads, feed-forward width and vocabulary. All axes are `Auto`: XLA propagates
 from the shardings of the inputs. (`jax.make_mesh` alone would give `Explicit` axes.)
+
+Left alone, XLA prefers to gather activations and to leave weights where they are, which is the wrong
+way round for `fsdp`. So the model says where its activations lie (`constrain`) and where its weights are
+put together (`gathered`, per layer, in the compute dtype).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +33,46 @@ RULES: Mapping[str | None, str | None] = {
     "layers": None,
     None: None,
 }
+
+
+_ROWS = ("data", "fsdp")
+# Logical axes that only activations have: rows of a batch, and rows where `fsdp` splits another dimension.
+_ROW_AXES: Mapping[str | None, str | tuple[str, ...]] = {"rows": _ROWS, "data_rows": "data"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshOptions:
+    """Sizes of the mesh axes; -1, for one of them, is what the others leave of the devices.
+
+    Attributes:
+      data: parts of a batch that have the weights each.
+      fsdp: parts of a batch that split the weights among them and gather them layer by layer.
+      tensor: parts of every layer; divides the heads, the feed-forward width and the vocabulary.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        for name, size in dataclasses.asdict(self).items():
+            if size < 1 and size != -1:
+                raise ValueError(f"mesh.{name}={size} is not allowed: it must be 1 or more, or -1 (the rest)")
+        if dataclasses.astuple(self).count(-1) > 1:
+            raise ValueError(f"only one size of the mesh may be -1, got {dataclasses.astuple(self)}")
+
+    def shape(self, devices: int) -> tuple[int, int, int]:
+        """The three sizes on so many devices.
+
+        Raises:
+          ValueError: they do not divide the number of devices.
+        """
+        sizes = dataclasses.astuple(self)
+        fixed = math.prod(size for size in sizes if size != -1)
+        if devices % fixed:
+            raise ValueError(f"mesh sizes {sizes} of {AXES} do not divide the number of devices, {devices}")
+        data, fsdp, tensor = (devices // fixed if size == -1 else size for size in sizes)
+        return data, fsdp, tensor
 
 
 def make_mesh(shape: tuple[int, int, int] = (1, 1, 1)) -> Mesh:
@@ -60,7 +107,21 @@ def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
     uneven = [size for size in sizes if size % shards]
     if uneven:
         raise ValueError(f"numbers of rows {uneven} are not divisible by data * fsdp = {shards} of the mesh")
-    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    return NamedSharding(mesh, PartitionSpec(_ROWS))
+
+
+def cache_sharding(mesh: Mesh) -> NamedSharding:
+    """Axis 0 (rows) split as a batch and axis 1 (key/value heads) over `tensor`, for the key/value cache."""
+    return NamedSharding(mesh, PartitionSpec(_ROWS, "tensor"))
+
+
+def check_tensor_axis(mesh: Mesh, **sizes: int) -> None:
+    """Raise ValueError unless `tensor` divides each of the named sizes (numbers of heads, vocabulary)."""
+    for name, size in sizes.items():
+        if size % mesh.shape["tensor"]:
+            raise ValueError(
+                f"{name}={size} is not divisible by mesh axis 'tensor' of size {mesh.shape['tensor']}"
+            )
 
 
 def spec(axes: tuple[str | None, ...]) -> PartitionSpec:
@@ -97,3 +158,55 @@ def param_shardings(mesh: Mesh, params: Any, logical_axes: Mapping[str, Any]) ->
         return NamedSharding(mesh, partition)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def spread(x: jax.Array) -> Mesh | None:
+    """The mesh that `x` is on under `jit`, None where that is one device."""
+    mesh = jax.typeof(x).sharding.mesh
+    return None if mesh.empty or mesh.size == 1 else mesh
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Say where an activation lies: one logical axis per dimension, "rows" for one that is split as batches.
+
+    Under `jit`; on one device `x` itself. A dimension that its mesh axis does not divide is not split.
+    """
+    mesh = spread(x)
+    if mesh is None:
+        return x
+    partition = [_ROW_AXES[axis] if axis in _ROW_AXES else RULES[axis] for axis in axes]
+    whole = [
+        mesh_axis if mesh_axis is None or size % _parts(mesh, mesh_axis) == 0 else None
+        for size, mesh_axis in zip(x.shape, partition, strict=True)
+    ]
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*whole)))
+
+
+def row_parts(x: jax.Array) -> int:
+    """Parts into which rows are split on the mesh of `x` under `jit`."""
+    mesh = spread(x)
+    return 1 if mesh is None else _parts(mesh, _ROWS)
+
+
+def _parts(mesh: Mesh, axes: str | tuple[str, ...]) -> int:
+    return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gathered(w: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+    """A weight with logical `axes`, put together over `fsdp`; its gradient is split again.
+
+    Under `jit`; on one device `w` itself.
+    """
+    return constrain(w, *(None if RULES[axis] == "fsdp" else axis for axis in axes))
+
+
+def _gathered_forward(w: jax.Array, axes: tuple[str | None, ...]) -> tuple[jax.Array, None]:
+    return gathered(w, axes), None
+
+
+def _gathered_backward(axes: tuple[str | None, ...], _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (constrain(gradient, *axes),)
+
+
+gathered.defvjp(_gathered_forward, _gathered_backward)
