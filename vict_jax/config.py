@@ -23,6 +23,7 @@ from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.rollout.options import RolloutOptions
+from vict_jax.sharding import MeshOptions
 
 C = TypeVar("C")
 
@@ -175,6 +176,7 @@ class RunConfig:
 
     seed: int
     env: EnvOptions
+    mesh: MeshOptions
     model: ModelOptions
     rollout: RolloutOptions
     warm_start: WarmStartOptions
@@ -199,6 +201,7 @@ class RunConfig:
 
 # Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.
 _SECTIONS: dict[str, type] = {
+    "mesh": MeshOptions,
     "model": ModelOptions,
     "rollout": RolloutOptions,
     "warm_start": WarmStartOptions,
@@ -210,8 +213,16 @@ _SECTIONS: dict[str, type] = {
 }
 _ENV_COMMON = {"workers": 2, "timeout_s": 20.0}
 
-# Keys that may differ when a run is resumed, since no result depends on them.
-RESUME_MAY_CHANGE = ("env.workers", "env.timeout_s", "train.keep_checkpoints", "conformance.strict")
+# Keys that may differ when a run is resumed, since no result depends on them (on the mesh: but for rounding).
+RESUME_MAY_CHANGE = (
+    "env.workers",
+    "env.timeout_s",
+    "train.keep_checkpoints",
+    "conformance.strict",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
+)
 
 
 def _field_defaults(cls: type) -> dict[str, Any]:
