@@ -25,7 +25,7 @@ from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_tokenizer, save_tokenizer, train_tokenizer
-from vict_jax.sharding import make_mesh, param_shardings
+from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,8 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     make_template(codec, config.rollout)
     model = _model_config(config, codec)
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: decoder.Decoder(model, jax.random.key(0))))
+    mesh = make_mesh(config.mesh.shape(jax.device_count()))
+    check_tensor_axis(mesh, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads)
     keys = Keys(*jax.random.split(jax.random.key(config.seed), 4))
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
         yield Job(
@@ -95,7 +97,7 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             codec=codec,
             model=model,
             graphdef=graphdef,
-            mesh=make_mesh(),
+            mesh=mesh,
             keys=keys,
             examples=expert_examples(pool, train_tasks, config.rollout),
         )

@@ -94,6 +94,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def batch_parts(mesh: Mesh) -> int:
+    """Parts into which the rows of a batch are split."""
+    return _parts(mesh, _ROWS)
+
+
 def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
     """Axis 0 (rows) split over `data` and `fsdp`, for batches, caches and sampler inputs.
 
@@ -103,7 +108,7 @@ def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
     Raises:
       ValueError: one of `sizes` is not divisible by the number of batch shards.
     """
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    shards = batch_parts(mesh)
     uneven = [size for size in sizes if size % shards]
     if uneven:
         raise ValueError(f"numbers of rows {uneven} are not divisible by data * fsdp = {shards} of the mesh")
@@ -185,7 +190,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def row_parts(x: jax.Array) -> int:
     """Parts into which rows are split on the mesh of `x` under `jit`."""
     mesh = spread(x)
-    return 1 if mesh is None else _parts(mesh, _ROWS)
+    return 1 if mesh is None else batch_parts(mesh)
 
 
 def _parts(mesh: Mesh, axes: str | tuple[str, ...]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 import time
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ from vict_jax.metrics import (
 )
 from vict_jax.packing import pack_sequences, token_rows
 from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
-from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.sharding import batch_parts, batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput
 
 # The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
@@ -320,7 +321,7 @@ def learn(
         groups,
         group_size=size,
         row_length=job.config.rollout.max_context,
-        row_multiple=_ROW_MULTIPLE,
+        row_multiple=math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh)),
         isolate_rollouts=ppo.minibatches > 1,
     )
     batch = to_device(rows, batch_sharding(job.mesh))
