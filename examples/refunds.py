@@ -99,9 +99,8 @@ class RefundDesk:
         if not self.closed or not self.refunds.keys() <= set(self.wanted):
             return 0.0
         books = [(self.refunds.get(number), *self.orders[number][1:]) for number in self.wanted]
-        return sum(place == ("credit" if state == "used" else way) for place, state, way in books) / len(
-            books
-        )
+        right = [place == ("credit" if state == "used" else method) for place, state, method in books]
+        return sum(right) / len(right)
 
     def expert_action(self) -> str:
         """Read one order after the other; refund those that are returned."""
@@ -132,7 +131,7 @@ class RefundDesk:
             _, state, method = self.orders[number]
             verdicts = {
                 "none": Status.UNSATISFIED,
-                {"sealed": method, "used": "credit"}[state]: Status.SATISFIED,
+                method if state == "sealed" else "credit": Status.SATISFIED,
             }
             verdict = verdicts.get(now[f"refund_{i}"], Status.VIOLATED)
             found += [Status.SATISFIED, verdict] if now[f"details_{i}"] else [Status.UNKNOWN] * 2
@@ -146,9 +145,7 @@ class RefundDesk:
         commits = np.array([now["ticket"] == "closed" for now in self.history[1:]], bool)
         return VerifierRecord(
             atoms=atoms,
-            variables=tuple(
-                Variable(v, observation=v.startswith(("numbers", "details"))) for v in self.history[0]
-            ),
+            variables=tuple(Variable(v, v.startswith(("numbers", "details"))) for v in self.history[0]),
             status=np.array([self.statuses(now) for now in self.history], np.int8),
             evidence=tuple(tuple(now.values()) for now in self.history),
             commits=commits,

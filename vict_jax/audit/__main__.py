@@ -1,7 +1,7 @@
 """Audits: does a verifier interface conform, what did credit do with its records, and does it replay.
 
     python -m vict_jax.audit --env NAME [--rollouts N] [...]     conformance, then credit on fresh rollouts
-    python -m vict_jax.audit --check my_env.py                   what its author wants to know, without a model
+    python -m vict_jax.audit --check my_env.py                   what its author wants to know; no model
     python -m vict_jax.audit --workdir DIR [--updates A:B] [...]  replay of a run's log, and its figures
     python -m vict_jax.audit --explain DIR --update U --rollout R one logged rollout, step by step
 
