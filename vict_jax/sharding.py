@@ -115,11 +115,6 @@ def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(_ROWS))
 
 
-def cache_sharding(mesh: Mesh) -> NamedSharding:
-    """Axis 0 (rows) split as a batch and axis 1 (key/value heads) over `tensor`, for the key/value cache."""
-    return NamedSharding(mesh, PartitionSpec(_ROWS, "tensor"))
-
-
 def check_tensor_axis(mesh: Mesh, **sizes: int) -> None:
     """Raise ValueError unless `tensor` divides each of the named sizes (numbers of heads, vocabulary)."""
     for name, size in sizes.items():
@@ -171,20 +166,23 @@ def spread(x: jax.Array) -> Mesh | None:
     return None if mesh.empty or mesh.size == 1 else mesh
 
 
+def activation(mesh: Mesh, shape: Sequence[int], *axes: str | None) -> NamedSharding:
+    """Where an activation, or a part of the key/value cache, lies; see `constrain`."""
+    partition = [_ROW_AXES[axis] if axis in _ROW_AXES else RULES[axis] for axis in axes]
+    divided = [
+        mesh_axis if mesh_axis is None or size % _parts(mesh, mesh_axis) == 0 else None
+        for size, mesh_axis in zip(shape, partition, strict=True)
+    ]
+    return NamedSharding(mesh, PartitionSpec(*divided))
+
+
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Say where an activation lies: one logical axis per dimension, "rows" for one that is split as batches.
 
     Under `jit`; on one device `x` itself. A dimension that its mesh axis does not divide is not split.
     """
     mesh = spread(x)
-    if mesh is None:
-        return x
-    partition = [_ROW_AXES[axis] if axis in _ROW_AXES else RULES[axis] for axis in axes]
-    whole = [
-        mesh_axis if mesh_axis is None or size % _parts(mesh, mesh_axis) == 0 else None
-        for size, mesh_axis in zip(x.shape, partition, strict=True)
-    ]
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*whole)))
+    return x if mesh is None else jax.lax.with_sharding_constraint(x, activation(mesh, x.shape, *axes))
 
 
 def row_parts(x: jax.Array) -> int:

@@ -14,8 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from vict_jax import sharding
 from vict_jax.models.config import ModelConfig
 from vict_jax.types import pytree
+
+_AXES = ("rows", "kv_heads", None, None)  # logical axes of a buffer; those of `length` are the first
 
 
 @pytree
@@ -41,16 +44,30 @@ class KVCache:
         return self.k[0].shape[-1]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def init_cache(config: ModelConfig, rows: int, size: int) -> KVCache:
-    """An empty cache of `rows` rows with `size` slots each, in the model's compute dtype."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def init_cache(
+    config: ModelConfig, rows: int, size: int, mesh: jax.sharding.Mesh | None = None
+) -> KVCache:
+    """An empty cache of `rows` rows with `size` slots each, in the model's compute dtype.
+
+    With a `mesh` rows are split as batches and heads over `tensor`, where these divide them.
+    """
     head, dtype = (rows, config.num_kv_heads), config.compute_dtype
     layers = range(config.num_layers)
-    return KVCache(
+    cache = KVCache(
         k=tuple(jnp.zeros((*head, config.head_dim, size), dtype) for _ in layers),
         v=tuple(jnp.zeros((*head, size, config.head_dim), dtype) for _ in layers),
         length=jnp.zeros((rows,), jnp.int32),
     )
+    if mesh is None:
+        return cache
+    where = jax.tree.map(lambda x: sharding.activation(mesh, x.shape, *_AXES[: x.ndim]), cache)
+    return lax.with_sharding_constraint(cache, where)
+
+
+def placed(cache: KVCache) -> KVCache:
+    """Under `jit`: a cache that lies where `init_cache` puts it on the mesh of its buffers."""
+    return jax.tree.map(lambda x: sharding.constrain(x, *_AXES[: x.ndim]), cache)
 
 
 def fill(k_cache: jax.Array, v_cache: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -95,14 +112,14 @@ def append(
 @jax.jit
 def take_rows(cache: KVCache, indices: jax.Array) -> KVCache:
     """Rows `indices` (i32[c]) of a cache, in that order; gathers active rows into a smaller batch."""
-    return jax.tree.map(lambda x: jnp.take(x, indices, axis=0), cache)
+    return placed(jax.tree.map(lambda x: jnp.take(x, indices, axis=0), cache))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def repeat_row(cache: KVCache, rows: int, size: int) -> KVCache:
     """The one row of `cache`, `rows` times, with `size` slots each (at least as many as it has)."""
     cache = grow(cache, size)
-    return jax.tree.map(lambda x: jnp.repeat(x, rows, axis=0), cache)
+    return placed(jax.tree.map(lambda x: jnp.repeat(x, rows, axis=0), cache))
 
 
 @functools.partial(jax.jit, donate_argnums=(0,))
@@ -121,7 +138,7 @@ def place_rows(cache: KVCache, part: KVCache, source: jax.Array) -> KVCache:
         new = jnp.where(taken.reshape(-1, *[1] * (whole.ndim - 1)), jnp.take(piece, row, axis=0), old)
         return lax.dynamic_update_slice(whole, new, (0,) * whole.ndim)
 
-    return jax.tree.map(place, cache, part)
+    return placed(jax.tree.map(place, cache, part))
 
 
 @functools.partial(jax.jit, static_argnums=(1,))

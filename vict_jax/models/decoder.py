@@ -423,7 +423,8 @@ def _layers_cached(
 
         x = _block(config, layer, x, rope, attend)
     before = jnp.zeros_like(cache.length) if fresh else cache.length
-    return x, kv.KVCache(tuple(keys), tuple(values), before + real.sum(axis=1, dtype=jnp.int32))
+    after = before + real.sum(axis=1, dtype=jnp.int32)
+    return x, kv.placed(kv.KVCache(tuple(keys), tuple(values), after))
 
 
 def logits(graphdef: nnx.GraphDef, params: nnx.State, hidden: jax.Array) -> jax.Array:

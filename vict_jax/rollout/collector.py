@@ -31,6 +31,7 @@ from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
 from vict_jax.rollout.session import MIN_PREFIX, Sample, Session
 from vict_jax.rollout.template import Example, Template, make_template, window
 from vict_jax.rollout.tokenizer import Codec, first_stop, stop_table
+from vict_jax.sharding import batch_parts
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -105,14 +106,14 @@ def open_session(
             top_p=options.top_p,
             stop_ids=codec.stop_ids,
         ),
-        shapes=sampling_shapes(options, len(prefix)),
+        shapes=sampling_shapes(options, len(prefix), parts=1 if mesh is None else batch_parts(mesh)),
         prefix=prefix,
         stops=stops,
         mesh=mesh,
     )
 
 
-def sampling_shapes(options: RolloutOptions, prefix: int = 0) -> Shapes:
+def sampling_shapes(options: RolloutOptions, prefix: int = 0, *, parts: int = 1) -> Shapes:
     """The sizes that sampling with `options` compiles for, each a program of its own.
 
     Windowed prompts are all of one kind: two lengths and one cache. Appended ones start long and go on
@@ -120,9 +121,10 @@ def sampling_shapes(options: RolloutOptions, prefix: int = 0) -> Shapes:
 
     Args:
       prefix: tokens that all prompts begin with and that are computed once.
+      parts: of the mesh's batch axes, which divide the numbers of rows.
 
     Raises:
-      ValueError: they leave no room for a prompt.
+      ValueError: they leave no room for a prompt, or `parts` does not divide `options.rows`.
     """
     longest = options.max_context - options.max_new_tokens - prefix
     if longest < 1:
@@ -130,9 +132,13 @@ def sampling_shapes(options: RolloutOptions, prefix: int = 0) -> Shapes:
             f"max_context={options.max_context} leaves no room for a prompt beside {prefix} tokens of "
             f"instruction and examples and max_new_tokens={options.max_new_tokens}"
         )
+    if options.rows % parts:
+        raise ValueError(
+            f"rollout.rows={options.rows} must be a multiple of the {parts} parts of the batch axes"
+        )
     append = ContextKind(options.context) is ContextKind.APPEND
     return Shapes(
-        batch=_up_to(options.rows, least=-(-options.rows // 16), factor=4),
+        batch=_up_to(options.rows, least=-(-options.rows // (16 * parts)) * parts, factor=4),
         prompt=_up_to(longest, least=32 if append else -(-longest // 2), factor=2),
         cache=_up_to(options.max_context, least=128 if append else options.max_context, factor=2),
     )

@@ -66,6 +66,7 @@ class Session:
         self.config = nnx.merge(graphdef, params).config
         self.compiled: set[tuple[str | int, ...]] = set()
         self.shared_tokens = 0
+        self._mesh = mesh
         self._rows = None if mesh is None else sharding.batch_sharding(mesh, shapes.batch)
         self._everywhere = None if mesh is None else sharding.replicated(mesh)
         self._stops = None if stops is None else jax.device_put(stops, self._everywhere)
@@ -245,19 +246,17 @@ class Session:
     def _new_cache(self, rows: int, size: int) -> kv.KVCache:
         """A cache whose rows hold the prefix."""
         if not len(self._prefix):
-            return jax.device_put(kv.init_cache(self.config, rows, size), self._rows)
+            return kv.init_cache(self.config, rows, size, self._mesh)
         if self._prefix_cache is None:
             self._prefix_cache = self._compute_prefix()
-        return jax.device_put(kv.repeat_row(self._prefix_cache, rows, size), self._rows)
+        return kv.repeat_row(self._prefix_cache, rows, size)
 
     def _compute_prefix(self) -> kv.KVCache:
         size = len(self._prefix)
         self.shared_tokens -= size
         self.compiled.add(("prefill", 1, size, size, True))
-        cache, ids, length = jax.device_put(
-            (kv.init_cache(self.config, 1, size), self._prefix[None], np.full(1, size, np.int32)),
-            self._everywhere,
-        )
+        cache = kv.init_cache(self.config, 1, size, self._mesh)
+        ids, length = jax.device_put((self._prefix[None], np.full(1, size, np.int32)), self._everywhere)
         return sampler.prefill(self.graphdef, self.params, cache, ids, length, fresh=True)[0]
 
     def _compact(self) -> None:
@@ -268,8 +267,7 @@ class Session:
         place = np.array(list(self._slot.values()), np.int32)
         index = np.pad(place, (0, batch - len(place)))
         if self._cache is not None and self._pending:
-            rows = kv.take_rows(self._cache, jax.device_put(index, self._rows))
-            self._cache = jax.device_put(rows, self._rows)
+            self._cache = kv.take_rows(self._cache, jax.device_put(index, self._rows))
         else:
             self._cache = None
         self._length = np.where(np.arange(batch) < len(place), self._length[index], 0)
