@@ -45,9 +45,7 @@ class KVCache:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def init_cache(
-    config: ModelConfig, rows: int, size: int, mesh: jax.sharding.Mesh | None = None
-) -> KVCache:
+def init_cache(config: ModelConfig, rows: int, size: int, mesh: jax.sharding.Mesh | None = None) -> KVCache:
     """An empty cache of `rows` rows with `size` slots each, in the model's compute dtype.
 
     With a `mesh` rows are split as batches and heads over `tensor`, where these divide them.
