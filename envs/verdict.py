@@ -97,19 +97,22 @@ class Finding:
     reason: str
     example: Rollout
 
-    def __str__(self) -> str:
-        """What follows, why, and the rollout that shows it."""
-        one = self.example
-        follows = f"family {self.name!r} is masked, its atoms get no credit"
+    @property
+    def consequence(self) -> str:
+        """What follows, in words."""
         if self.kind is Kind.AGGREGATOR:
-            follows = f"the aggregator fails on task type {self.name!r}, its tasks get no credit"
-        played = f"{one.kind} {one.name}".strip()
+            return f"the aggregator fails on task type {self.name!r}, its tasks get no credit"
+        return f"family {self.name!r} is masked, its atoms get no credit"
+
+    def evidence(self) -> str:
+        """Why, and the rollout that shows it, in lines."""
+        one = self.example
         lines = [
-            follows,
             f"  why: {self.reason}",
-            f"  smallest rollout that shows it: task {one.task!r}, {played}, F = {one.rebuilt:g}, "
-            f"V = {one.score:g}, {len(one.actions)} actions",
-            *(f"    {t}: {action}" for t, action in enumerate(one.actions)),
+            f"  smallest rollout that shows it: task {one.task!r}, {f'{one.kind} {one.name}'.strip()}, "
+            f"F = {one.rebuilt:g}, V = {one.score:g}, {len(one.actions)} actions",
+            # What a policy says may hold anything, line breaks and control characters too.
+            *(f"    {t}: {text if text.isprintable() else repr(text)}" for t, text in enumerate(one.actions)),
         ]
         return "\n".join(lines)
 
@@ -174,6 +177,14 @@ class Verdict:
 
 
 NOTHING_FOUND = Verdict()
+
+
+def texts(findings: Sequence[Finding]) -> list[str]:
+    """One text for each family and task type of `findings`, with all that was found about it."""
+    evidence: dict[str, list[str]] = {}
+    for finding in findings:
+        evidence.setdefault(finding.consequence, []).append(finding.evidence())
+    return ["\n".join([consequence, *lines]) for consequence, lines in evidence.items()]
 
 
 def _mismatch(rollout: Rollout) -> str:

@@ -36,7 +36,7 @@ from envs.play import (
     play_actions,
     play_mutations,
 )
-from envs.verdict import Finding, Verdict
+from envs.verdict import Finding, Verdict, texts
 from vict_jax.batching import Rollout
 from vict_jax.config import ConformanceOptions
 from vict_jax.job import Job
@@ -144,10 +144,16 @@ def conforming_groups(domain: Domain, verdict: Verdict, groups: Sequence[Sequenc
         ]
 
 
-def logged_verdict(workdir: pathlib.Path) -> Verdict:
-    """The verdict that the rows of a run directory add up to."""
+def resumed(job: Job, workdir: pathlib.Path) -> Verdict:
+    """The verdict that the rows of a run directory add up to.
+
+    Raises:
+      RunError: there are findings, and the run goes on with `conformance.strict`.
+    """
     rows = [row for row in read_metrics(workdir) if row["kind"] == ROW]
-    return Verdict(tuple(Finding.from_json(finding) for row in rows for finding in row["findings"]))
+    verdict = Verdict(tuple(Finding.from_json(finding) for row in rows for finding in row["findings"]))
+    _enforce(job, verdict.findings, f"in --workdir={workdir}")
+    return verdict
 
 
 def describe(verdict: Verdict) -> str:
@@ -182,7 +188,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _tell(job: Job, report: Report, new: Sequence[Finding], when: str) -> None:
-    """Warn of lost episodes and of each new finding; in strict runs, stop."""
+    """Warn of lost episodes and of what new findings are about; a strict run stops at a finding."""
     if report.lost:
         first = report.lost[0]
         logging.warning(
@@ -194,13 +200,17 @@ def _tell(job: Job, report: Report, new: Sequence[Finding], when: str) -> None:
             first.task.id,
             first.lost,
         )
-    if new and job.config.conformance.strict:
+    _enforce(job, new, when)
+    for text in texts(new):
+        logging.warning("conformance %s: %s", when, text)
+
+
+def _enforce(job: Job, findings: Sequence[Finding], when: str) -> None:
+    if findings and job.config.conformance.strict:
         raise RunError(
-            f"the verifier interface of {job.domain.name!r} does not conform {when} "
-            "(conformance.strict=True):\n" + "\n".join(map(str, new)) + f"\nNext: `{_next_step(job)}`"
+            f"the verifier interface of {job.domain.name!r} does not conform {when}, and conformance.strict "
+            f"is set:\n" + "\n".join(texts(findings)) + f"\nNext: `{_next_step(job)}`"
         )
-    for finding in new:
-        logging.warning("conformance %s: %s", when, finding)
 
 
 def _next_step(job: Job) -> str:

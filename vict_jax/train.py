@@ -66,7 +66,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
         restored = restore(job, optimizer, workdir)
         done = restored[0] if restored else None
         with MetricsWriter(workdir, done) as metrics:
-            verdict = gate.before_training(job, metrics) if restored is None else gate.logged_verdict(workdir)
+            verdict = gate.before_training(job, metrics) if restored is None else gate.resumed(job, workdir)
             print(header(job, verdict), flush=True)
             if restored is None:
                 params = warm_start(job, metrics)

@@ -12,7 +12,7 @@ from envs import conformance
 from envs.alfworld.domain import tasks
 from envs.play import PoolEnv, play
 from envs.pool import EnvPool
-from envs.verdict import NOTHING_FOUND, Fault, Finding, Kind, Rollout, Verdict
+from envs.verdict import NOTHING_FOUND, Fault, Finding, Kind, Rollout, Verdict, texts
 from tests.envs import toy_env
 from tests.envs.planted import DOMAIN, Options
 from vict_jax import batching
@@ -195,7 +195,26 @@ def test_a_verdict_only_grows_and_survives_json():
     assert grown.extended([checked(1)]) == grown
     read = tuple(Finding.from_json(json.loads(json.dumps(f.to_json()))) for f in grown.findings)
     assert Verdict(read) == grown
-    assert "task 'task', edited, F = 0, V = 1, 2 actions\n    0: act\n    1: act" in str(grown.findings[-1])
+
+
+def test_findings_in_words():
+    stale = dataclasses.replace(checked(2, faults=(Fault("a", "a is stale"),)), actions=("look", "\n\x1b"))
+    found = NOTHING_FOUND.extended([checked(1, blamed=("a",)), stale, checked(0, wrong=True, type_="u")])
+    about_type, about_family = texts(found.findings)
+    assert about_type == (
+        "the aggregator fails on task type 'u', its tasks get no credit\n"
+        "  why: F(z_T) = 0 but V = 1 (eta = 0), and no family of atoms explains it\n"
+        "  smallest rollout that shows it: task 'task', edited, F = 0, V = 1, 0 actions"
+    )
+    assert about_family == (
+        "family 'a' is masked, its atoms get no credit\n"
+        "  why: a is stale\n"
+        "  smallest rollout that shows it: task 'task', edited, F = 0, V = 0, 2 actions\n"
+        "    0: look\n    1: '\\n\\x1b'\n"
+        "  why: F(z_T) = 0 but V = 1 (eta = 0), and a explains it alone\n"
+        "  smallest rollout that shows it: task 'task', edited, F = 0, V = 1, 1 actions\n"
+        "    0: act"
+    )
 
 
 def sleepy_mutations(options, task):
