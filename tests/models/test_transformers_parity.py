@@ -75,9 +75,7 @@ def batch_of_all_kinds():
     return ids, segment, position, sequences
 
 
-@pytest.mark.parametrize(
-    ("variant", "tie", "kv_heads"), itertools.product(VARIANTS, (True, False), (2, 6))
-)
+@pytest.mark.parametrize(("variant", "tie", "kv_heads"), itertools.product(VARIANTS, (True, False), (2, 6)))
 def test_logits(variant, tie, kv_heads, tmp_path):
     """Left and right padding and packing, with garbage ids in the padding."""
     config, graphdef, params = make(kv_heads, variant, tie, kv_heads)
