@@ -50,6 +50,7 @@ class ModelOptions:
     dtype: str = "float32"
     scan_layers: bool = True
     remat: bool = False
+    attention: str = "auto"
 
     def __post_init__(self) -> None:
         _require(

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 DTYPES = ("float32", "bfloat16")
+ATTENTION = ("auto", "blocks", "xla", "cudnn", "splash")  # see `vict_jax.models.attention`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +122,7 @@ class ModelConfig:
       dtype: of activations and matmuls. param_dtype: of the stored parameters, adapters excepted.
       scan_layers: scan over the layers (compile time independent of the depth) or unroll them.
       remat: recompute a layer's activations in the backward pass instead of keeping them.
+      attention: which implementation packed rows go through, one of `ATTENTION`; "auto" suits the platform.
       lora: the layers have adapters, see `vict_jax.models.lora`; None: they have none.
     """
 
@@ -142,6 +144,7 @@ class ModelConfig:
     param_dtype: str = "float32"
     scan_layers: bool = True
     remat: bool = False
+    attention: str = "auto"
     lora: LoraOptions | None = None
 
     def __post_init__(self) -> None:
@@ -159,6 +162,8 @@ class ModelConfig:
         for name in ("dtype", "param_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"{name} must be one of {DTYPES}, got {getattr(self, name)!r}")
+        if self.attention not in ATTENTION:
+            raise ValueError(f"attention must be one of {ATTENTION}, got {self.attention!r}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide num_heads, got {self.num_kv_heads} and {self.num_heads}"

@@ -24,10 +24,9 @@ from jax.nn import initializers
 
 from vict_jax import sharding
 from vict_jax.models import cache as kv
+from vict_jax.models.attention import attention, mask_bias, self_attention
 from vict_jax.models.config import LoraOptions, ModelConfig
 
-MASKED = -1e30  # finite: a row without any key gives a uniform softmax, not NaN
-QUERY_BLOCKS, MIN_QUERY_BLOCK = 4, 32  # see `causal_attention`
 LOGP_CHUNK = 1024  # tokens of a device whose float32 logits exist at once in `token_logp`
 _WEIGHTS = "weights"  # name of the gathered weights, for the choice of what the backward pass computes again
 
@@ -204,50 +203,6 @@ def rotate(x: jax.Array, rope: Rope) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.Array:
-    """Grouped-query attention with a float32 softmax.
-
-    Args:
-      q: [b, s, n, h]. k: [b, k, h, t]. v: [b, k, t, h] (the layouts of the cache).
-      bias: f32[b, s, t], 0 where a query may read a key, else `MASKED`. Added, not selected: XLA
-        fuses an addition into the softmax on CPU, which halves the time of the forward.
-
-    Returns:
-      [b, s, n * h]; of queries that may read nothing, a finite value without meaning.
-    """
-    b, s, n, h = q.shape
-    kv_heads, t = k.shape[1], k.shape[-1]
-    # One matmul [g*s, h] x [h, t] per row and key/value head. The two axes stay apart: a mesh splits both.
-    q = (q * h**-0.5).reshape(b, s, kv_heads, -1, h).transpose(0, 2, 3, 1, 4).reshape(b, kv_heads, -1, h)
-    score = jnp.matmul(q, k, preferred_element_type=jnp.float32)
-    score = score.reshape(b, kv_heads, -1, s, t) + bias[:, None, None]
-    weight = jnp.exp(score - lax.stop_gradient(score.max(axis=-1, keepdims=True)))
-    total = weight.sum(axis=-1, keepdims=True)
-    out = weight.astype(v.dtype).reshape(b, kv_heads, -1, t) @ v
-    # Normalised after the matmul: h values per query instead of t.
-    out = (out.reshape(b, kv_heads, -1, s, h) / total).astype(v.dtype)
-    return out.transpose(0, 3, 1, 2, 4).reshape(b, s, n * h)
-
-
-def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.Array:
-    """`attention` of queries [b, s, n, h] on keys and values [b, s, k, h] of the same tokens.
-
-    Token order is causal order (`bias` masks every key that comes later), so queries are taken in
-    `QUERY_BLOCKS` blocks that skip the keys after them: three eighths of the work, and buffers that
-    stay in cache.
-    """
-    s = q.shape[1]
-    k, v = k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)
-    width = max(MIN_QUERY_BLOCK, -(-s // QUERY_BLOCKS))
-    spans = [(start, min(start + width, s)) for start in range(0, s, width)]
-    out = [attention(q[:, a:e], k[..., :e], v[:, :, :e], bias[:, a:e, :e]) for a, e in spans]
-    return jnp.concatenate(out, axis=1)
-
-
-def _bias(mask: jax.Array) -> jax.Array:
-    return jnp.where(mask, 0.0, MASKED).astype(jnp.float32)
-
-
 def _linear(config: ModelConfig, layer: Layer, name: str, x: jax.Array) -> jax.Array:
     """`x` [b*s, in] through one projection, and beside it through its adapter if it has one."""
     y = x @ layer[name]
@@ -368,7 +323,7 @@ def _embedded(config: ModelConfig, embed: jax.Array, ids: jax.Array) -> jax.Arra
 def _self_bias(segment: jax.Array, position: jax.Array) -> jax.Array:
     """f32[b, s, s] of tokens on tokens of the same call."""
     mask = (segment[:, :, None] == segment[:, None, :]) & (segment[:, None, :] > 0)
-    return _bias(mask & (position[:, :, None] >= position[:, None, :]))
+    return mask_bias(mask & (position[:, :, None] >= position[:, None, :]))
 
 
 def _layers_uncached(
@@ -379,7 +334,7 @@ def _layers_uncached(
 
     def body(x: jax.Array, layer: Layer) -> tuple[jax.Array, None]:
         def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return causal_attention(q, k, v, bias)
+            return self_attention(config.attention, q, k, v, segment, bias)
 
         return _block(config, ready(config, layer), x, rope, attend), None
 
@@ -406,10 +361,11 @@ def _layers_cached(
 ) -> tuple[jax.Array, kv.KVCache]:
     config = model.config
     slot = jnp.where(real, position, cache.size)
+    segment = real.astype(jnp.int32)
     if fresh:
-        bias = _self_bias(real.astype(jnp.int32), position)
+        bias = _self_bias(segment, position)
     else:
-        bias = _bias(real[:, :, None] & (jnp.arange(cache.size) <= position[:, :, None]))
+        bias = mask_bias(real[:, :, None] & (jnp.arange(cache.size) <= position[:, :, None]))
     keys, values = list(cache.k), list(cache.v)
     # Not scanned: the buffers of the layers are separate, see `vict_jax.models.cache`.
     for l, layer in enumerate(model.separate_layers()):
@@ -417,7 +373,7 @@ def _layers_cached(
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, l: int = l) -> jax.Array:
             if fresh:
                 keys[l], values[l] = kv.fill(keys[l], values[l], k, v)
-                return causal_attention(q, k, v, bias)
+                return self_attention(config.attention, q, k, v, segment, bias)
             keys[l], values[l] = kv.append(keys[l], values[l], k, v, slot)
             return attention(q, keys[l], values[l], bias)
 
