@@ -19,7 +19,6 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from vict_jax import sharding
-from vict_jax.models.config import ATTENTION
 
 MASKED = -1e30  # finite: a row without any key gives a uniform softmax, not NaN
 QUERY_BLOCKS, MIN_QUERY_BLOCK = 4, 32  # see `causal_attention`
