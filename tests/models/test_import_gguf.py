@@ -293,6 +293,13 @@ def test_tokenizer_in_the_directory(random_model, tokenizer, tmp_path):
     }
 
 
+def test_more_tokens_than_rows_raise(random_model, tokenizer, tmp_path):
+    more = [("add_vocab_size", (VOCAB - 1,))]
+    file = write_gguf(tmp_path / "m.gguf", CONFIG, random_model[0], tokenizer, more=more)
+    with pytest.raises(ValueError, match=f"{VOCAB} tokens for a vocabulary of {VOCAB - 1} rows"):
+        import_gguf.convert(file, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -88,6 +88,10 @@ def convert(
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     _check_quantisation(tensors)
     config = read_config(meta, tie_embeddings=_is_tied(tensors))
+    if len(_tokens(meta)) > config.vocab_size:
+        raise ValueError(
+            f"the GGUF file has {len(_tokens(meta))} tokens for a vocabulary of {config.vocab_size} rows"
+        )
     names = {key: _gguf_name(key) for key in key_table(config)}
     _check_tensors(tensors, names, config)
 
