@@ -22,6 +22,7 @@ from vict_jax.credit.methods import METHODS
 from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
+from vict_jax.models.config import LORA_TARGETS, LoraOptions
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.sharding import MeshOptions
 
@@ -35,7 +36,13 @@ def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """Size of a decoder that is trained from scratch. `vocab_size` is the most the tokenizer may use."""
+    """Size of a decoder that is trained from scratch, and how much of it is trained.
+
+    Attributes:
+      vocab_size: the most the tokenizer may use.
+      lora_rank: 0: every parameter is trained. Above: the model is frozen, and adapters of this rank on
+        `lora_targets` (PEFT's names), scaled by `lora_alpha / lora_rank`, are trained.
+    """
 
     vocab_size: int = 1024
     num_layers: int = 3
@@ -47,18 +54,31 @@ class ModelOptions:
     rope_theta: float = 10_000.0
     tie_embeddings: bool = True
     qkv_bias: bool = True
+    qk_norm: bool = False
     dtype: str = "float32"
     scan_layers: bool = True
     remat: bool = False
     attention: str = "auto"
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
+    lora_targets: tuple[str, ...] = tuple(LORA_TARGETS)
 
     def __post_init__(self) -> None:
+        _require(self.lora_rank >= 0, "model.lora_rank", self.lora_rank, "0 (off) or more")
         _require(
             self.vocab_size >= 300,
             "model.vocab_size",
             self.vocab_size,
             "at least 300 (256 bytes and specials)",
         )
+        _ = self.lora  # which checks the rest
+
+    @property
+    def lora(self) -> LoraOptions | None:
+        """The adapters, None without any."""
+        if not self.lora_rank:
+            return None
+        return LoraOptions(rank=self.lora_rank, alpha=self.lora_alpha, targets=frozenset(self.lora_targets))
 
 
 WARM_START_TOKENS = ("replies", "everything")
@@ -91,6 +111,11 @@ class WarmStartOptions:
         _require(
             self.tokens in WARM_START_TOKENS, "warm_start.tokens", self.tokens, f"one of {WARM_START_TOKENS}"
         )
+
+    @property
+    def active(self) -> bool:
+        """Whether there is one."""
+        return self.tasks > 0 and self.epochs > 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from flax import nnx
 
 from vict_jax.batching import EndReason
-from vict_jax.job import Job
+from vict_jax.job import Job, policy
 from vict_jax.rollout.collector import Progress, collect, open_session
 
 
@@ -26,7 +26,7 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
     )
     played = collect(
         job.pool,
-        open_session(job.graphdef, params, job.codec, rollout, job.mesh, job.examples),
+        open_session(*policy(job, params), job.codec, rollout, job.mesh, job.examples),
         job.codec,
         job.eval_tasks,
         rollouts=1,

@@ -20,12 +20,14 @@ from envs.lookup import environment
 from envs.pool import EnvPool
 from vict_jax.config import RunConfig
 from vict_jax.metrics import RunError, read_json, write_json
-from vict_jax.models import decoder
+from vict_jax.models import decoder, lora
 from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings
+
+Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Keys:
     rollout: jax.Array
     minibatch: jax.Array
     evaluate: jax.Array
+    adapters: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Job:
     Attributes:
       train_tasks, eval_tasks: every task of their splits (of `eval.tasks` of it).
       max_steps: the step cap T.
-      graphdef: structure of the model; parameters are passed separately.
+      graphdef: structure of the model; what is trained of its parameters is passed separately.
+      frozen: the rest of its parameters, under adapters; None where all are trained.
       examples: solved steps that every prompt begins with.
     """
 
@@ -58,6 +62,7 @@ class Job:
     codec: Codec
     model: ModelConfig
     graphdef: nnx.GraphDef
+    frozen: nnx.State | None
     mesh: jax.sharding.Mesh
     keys: Keys
     examples: Sequence[Example]
@@ -82,10 +87,9 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     codec = _codec(config, domain, workdir)
     make_template(codec, config.rollout)
     model = _model_config(config, codec)
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: decoder.Decoder(model, jax.random.key(0))))
+    keys = Keys(*jax.random.split(jax.random.key(config.seed), 5))
     mesh = make_mesh(config.mesh.shape(jax.device_count()))
     check_tensor_axis(mesh, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads)
-    keys = Keys(*jax.random.split(jax.random.key(config.seed), 4))
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
         yield Job(
             config=config,
@@ -96,7 +100,8 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             pool=pool,
             codec=codec,
             model=model,
-            graphdef=graphdef,
+            graphdef=decoder.structure(model),
+            frozen=None if model.lora is None else _init(lora.without_adapters(model), keys.init, mesh),
             mesh=mesh,
             keys=keys,
             examples=expert_examples(pool, train_tasks, config.rollout),
@@ -104,12 +109,42 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
 
 
 def new_params(job: Job) -> nnx.State:
-    """Freshly initialised parameters, sharded over the mesh."""
+    """What is trained, freshly initialised, sharded over the mesh: all parameters, or the adapters."""
+    if job.frozen is not None:
+        return lora.init(job.model, job.keys.adapters, job.mesh)
+    return _init(job.model, job.keys.init, job.mesh)
 
+
+def policy(job: Job, params: nnx.State) -> Policy:
+    """The model with the trained parameters `params`, for sampling and scoring; nothing is copied."""
+    return job.graphdef, lora.combine(job.frozen, params)
+
+
+def reference_policy(job: Job, start: nnx.State) -> Policy:
+    """The reference of the KL term: the policy as the updates found it, with the trained parameters `start`.
+
+    Adapters that no warm start has trained are off then (B = 0): the reference is the base where it lies.
+    """
+    if job.frozen is not None and not job.config.warm_start.active:
+        return decoder.structure(lora.without_adapters(job.model)), job.frozen
+    return policy(job, start)
+
+
+def parameter_counts(job: Job) -> str:
+    """How many parameters there are, and are trained."""
+    trained = jax.eval_shape(lambda: new_params(job))
+    trainable, frozen = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (trained, job.frozen))
+    total, adapters = f"{(trainable + frozen) / 1e6:.2f}M parameters", job.model.lora
+    if adapters is None:
+        return total
+    return f"{total}, {trainable / 1e6:.2f}M of them trained (LoRA of rank {adapters.rank})"
+
+
+def _init(model: ModelConfig, key: jax.Array, mesh: jax.sharding.Mesh) -> nnx.State:
     def init() -> nnx.State:
-        return decoder.init(job.model, job.keys.init)[1]
+        return decoder.init(model, key)[1]
 
-    shardings = param_shardings(job.mesh, jax.eval_shape(init), decoder.logical_axes(job.model))
+    shardings = param_shardings(mesh, jax.eval_shape(init), decoder.logical_axes(model))
     return jax.jit(init, out_shardings=shardings)()
 
 
@@ -132,9 +167,10 @@ def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
 
 
 def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
-    sizes = dataclasses.asdict(config.model)
+    values = dataclasses.asdict(config.model)
+    sizes = {name: value for name, value in values.items() if not name.startswith("lora_")}
     sizes["vocab_size"] = len(codec.tokenizer)
-    return ModelConfig(**sizes, max_positions=config.rollout.max_context)
+    return ModelConfig(**sizes, lora=config.model.lora, max_positions=config.rollout.max_context)
 
 
 def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:

@@ -29,7 +29,16 @@ from vict_jax.batching import Rollout, TokenSequence, credit_inputs, to_device, 
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.evaluate import evaluate
-from vict_jax.job import Job, new_params, open_job, update_tasks
+from vict_jax.job import (
+    Job,
+    Policy,
+    new_params,
+    open_job,
+    parameter_counts,
+    policy,
+    reference_policy,
+    update_tasks,
+)
 from vict_jax.learner.microbatch import LearnerState, init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
@@ -74,9 +83,9 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 state = init_state(params, optimizer)
                 save_reference(workdir, state.params)
                 save(workdir, 0, state, keep=config.train.keep_checkpoints)
-                reference, done = copy(state.params), 0
+                start, done = copy(state.params), 0
             else:
-                done, state, reference = restored
+                done, state, start = restored
                 proofs.drop_after(workdir, done)
                 print(f"continuing after update {done}", flush=True)
             learner = compile_ppo(
@@ -86,7 +95,9 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 options=config.ppo,
                 temperature=config.rollout.temperature,
                 mesh=job.mesh,
+                frozen=job.frozen,
             )
+            reference = reference_policy(job, start)
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
                 for update in progress_updates(done, config.train.updates):
@@ -112,12 +123,11 @@ def header(job: Job, verdict: Verdict) -> str:
     """What runs, in a few lines: tasks, model, estimator, loss, conformance."""
     config = job.config
     credit, ppo, train_ = config.credit, config.ppo, config.train
-    size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: new_params(job))))
     dead = "apply" if ppo.kl_on_dead_groups else "do not apply"
     lines = {
         "environment": f"{job.domain.name}: {len(job.train_tasks)} training tasks, {len(job.eval_tasks)} of "
         f"{config.eval.split}, {config.env.workers} workers",
-        "model": f"{size / 1e6:.2f}M parameters, {job.model.num_layers} layers, vocabulary "
+        "model": f"{parameter_counts(job)}, {job.model.num_layers} layers, vocabulary "
         f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
         "update": f"{train_.groups} tasks x {train_.rollouts} rollouts, {config.rollout.context} context of "
         f"{config.rollout.max_context} tokens",
@@ -152,7 +162,7 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
     """Supervised start on expert episodes; deterministic, so it is simply run again after a kill."""
     options, rollout = job.config.warm_start, job.config.rollout
     params = new_params(job)
-    if not options.tasks or not options.epochs:
+    if not options.active:
         return params
     if options.tasks > len(job.train_tasks):
         raise ValueError(
@@ -185,7 +195,12 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
         total_steps=max(steps, options.warmup_steps + 1),
     )
     learner = compile_supervised(
-        job.graphdef, params, optimizer, micro_rows=options.micro_rows, mesh=job.mesh
+        job.graphdef,
+        params,
+        optimizer,
+        micro_rows=options.micro_rows,
+        mesh=job.mesh,
+        frozen=job.frozen,
     )
     state, batch = init_state(params, optimizer), to_device(rows, batch_sharding(job.mesh))
     for epoch in tqdm.trange(options.epochs, desc="warm start", unit="epoch", leave=False):
@@ -210,7 +225,7 @@ def run_update(
     job: Job,
     learner: PpoLearner,
     state: LearnerState,
-    reference: nnx.State,
+    reference: Policy,
     update: int,
     workdir: pathlib.Path,
     verdict: Verdict,
@@ -261,7 +276,7 @@ def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
     """The update's rollouts under the current policy."""
-    session = open_session(job.graphdef, params, job.codec, job.config.rollout, job.mesh, job.examples)
+    session = open_session(*policy(job, params), job.codec, job.config.rollout, job.mesh, job.examples)
     return collect(
         job.pool,
         session,
@@ -310,7 +325,7 @@ def learn(
     job: Job,
     learner: PpoLearner,
     state: LearnerState,
-    reference: nnx.State,
+    reference: Policy,
     groups: list[list[Rollout]],
     output: CreditOutput,
     update: int,
@@ -327,7 +342,7 @@ def learn(
     batch = to_device(rows, batch_sharding(job.mesh))
     ref_logp = None
     if ppo.kl_coefficient > 0:
-        ref_logp = score_batch(learner, reference, batch, num_rollouts=len(groups) * size)
+        ref_logp = score_batch(learner, *reference, batch, num_rollouts=len(groups) * size)
     state, losses = ppo_update(
         learner,
         state,

@@ -53,7 +53,7 @@ def run_update(problem, batch, *, advantages=None, update=1, seed=0, state=None)
     state = problem.state() if state is None else state
     on_device = problem.put(batch)
     adv = problem.put_replicated(advantages_of() if advantages is None else advantages)
-    ref = score_batch(problem.learner, state.params, on_device, num_rollouts=len(LENGTHS))
+    ref = score_batch(problem.learner, problem.graphdef, state.params, on_device, num_rollouts=len(LENGTHS))
     key = jax.random.key(seed)
     with jax.transfer_guard("disallow"):
         state, metrics = ppo_update(problem.learner, state, ref, on_device, adv, key, update=update)
@@ -63,7 +63,9 @@ def run_update(problem, batch, *, advantages=None, update=1, seed=0, state=None)
 def sampled_by(problem, lab, state, sequences_of):
     """The same sequences with the log-probabilities of `state`, scored in other rows: one sequence a row."""
     alone = lab.pack(sequences_of, row_length=45, isolate_rollouts=True)
-    scored = np.array(score_batch(problem.learner, state.params, problem.put(alone), num_rollouts=4))
+    scored = np.array(
+        score_batch(problem.learner, problem.graphdef, state.params, problem.put(alone), num_rollouts=4)
+    )
     sampled = []
     for i, (sequence,) in enumerate(sequences_of):
         logp = np.zeros(len(sequence.ids), np.float32)
@@ -92,7 +94,7 @@ def test_scores_equal_a_direct_forward_of_each_sequence(lab, problems):
     sequences_of = rollouts_of(lab)
     batch = lab.pack(sequences_of, row_length=64)
     _, params = lab.fresh_params(problem.mesh)
-    got = np.array(score_batch(problem.learner, params, problem.put(batch), num_rollouts=4))
+    got = np.array(score_batch(problem.learner, problem.graphdef, params, problem.put(batch), num_rollouts=4))
     assert (got[~batch.loss_mask] == 0).all()
 
     @jax.jit
@@ -275,7 +277,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(lab, problems):
     advantages = np.ones((2, 2, 9), np.float32) * np.array([1.0, -1.0])[None, :, None]
     state, _ = run_update(problem, batch, advantages=advantages)
     before, after = (
-        np.array(score_batch(problem.learner, p, problem.put(batch), num_rollouts=4))
+        np.array(score_batch(problem.learner, problem.graphdef, p, problem.put(batch), num_rollouts=4))
         for p in (problem.state().params, state.params)
     )
     for rollout, sign in enumerate((1, -1, 1, -1)):
@@ -373,7 +375,9 @@ def test_an_empty_batch_is_refused(lab, problems):
     batch = lab.pack(rollouts_of(lab), row_length=64)
     batch = dataclasses.replace(batch, loss_mask=np.zeros_like(batch.loss_mask))
     with pytest.raises(ValueError, match="no trained token"):
-        score_batch(problem.learner, problem.state().params, problem.put(batch), num_rollouts=4)
+        score_batch(
+            problem.learner, problem.graphdef, problem.state().params, problem.put(batch), num_rollouts=4
+        )
 
 
 def test_micro_rows_must_divide_over_the_devices():

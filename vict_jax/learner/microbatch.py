@@ -21,11 +21,11 @@ from jax.sharding import Mesh
 
 from vict_jax.batching import to_device, to_host
 from vict_jax.learner.optimizer import Optimizer, init_opt_state, opt_state_shardings
-from vict_jax.models import decoder
+from vict_jax.models import decoder, lora
 from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import TokenBatch, pytree
 
-# (params, micro-batch, width) -> (loss, metrics)
+# (parameters of the model, frozen ones included; micro-batch; width) -> (loss, metrics)
 LossFn = Callable[[Any, Any, int], tuple[jax.Array, Any]]
 
 
@@ -38,7 +38,7 @@ class LearnerState:
     """What training changes.
 
     Attributes:
-      params: the policy's parameters.
+      params: the policy's parameters that are trained: all of them, or its adapters (`models.lora`).
       opt_state: the optimizer's state.
       step: i32[], optimizer steps taken.
     """
@@ -170,24 +170,31 @@ class GradientSteps:
 
     Attributes:
       zeros: () -> gradients of 0.
-      accumulate: (params, gradients, metrics, micro, width) -> (gradients, metrics); donates both.
+      accumulate: (params, gradients, metrics, micro, width, frozen) -> (gradients, metrics); donates both.
       apply: (state, gradients) -> (state, Applied); donates the state.
+      frozen: parameters that no gradient is taken of; None: there are none.
     """
 
     zeros: Callable[[], Any]
-    accumulate: Callable[[Any, Any, Any, Any, int], tuple[Any, Any]]
+    accumulate: Callable[[Any, Any, Any, Any, int, Any], tuple[Any, Any]]
     apply: Callable[[LearnerState, Any], tuple[LearnerState, Applied]]
+    frozen: Any
 
 
 def compile_steps(
-    loss_fn: LossFn, merge: Callable[[Any, Any], Any], params: Any, optimizer: Optimizer
+    loss_fn: LossFn,
+    merge: Callable[[Any, Any], Any],
+    params: Any,
+    optimizer: Optimizer,
+    *,
+    frozen: Any = None,
 ) -> GradientSteps:
     """Compile gradient accumulation and the optimizer step for parameters sharded like `params`.
 
     Args:
       loss_fn: its loss is the micro-batch's share in the loss of the whole batch.
       merge: adds the metrics of two micro-batches.
-      params: arrays that carry `NamedSharding`s.
+      params: what is trained, arrays that carry `NamedSharding`s. frozen: the rest of the model, or None.
     """
     shardings = jax.tree.map(lambda p: p.sharding, params)
     shapes = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
@@ -203,8 +210,13 @@ def compile_steps(
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     @functools.partial(jax.jit, static_argnums=4, donate_argnums=(1, 2), out_shardings=(shardings, scalar))
-    def accumulate(params: Any, gradients: Any, metrics: Any, micro: Any, width: int) -> tuple[Any, Any]:
-        (_, more), gradient = jax.value_and_grad(loss_fn, has_aux=True)(params, micro, width)
+    def accumulate(
+        params: Any, gradients: Any, metrics: Any, micro: Any, width: int, frozen: Any = None
+    ) -> tuple[Any, Any]:
+        def loss(params: Any) -> tuple[jax.Array, Any]:
+            return loss_fn(lora.combine(frozen, params), micro, width)
+
+        (_, more), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         return jax.tree.map(jnp.add, gradients, gradient), merge(metrics, more)
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=(state_shardings, scalar))
@@ -219,7 +231,7 @@ def compile_steps(
         )
         return LearnerState(params=params, opt_state=opt_state, step=state.step + 1), applied
 
-    return GradientSteps(zeros=zeros, accumulate=accumulate, apply=apply)
+    return GradientSteps(zeros=zeros, accumulate=accumulate, apply=apply, frozen=frozen)
 
 
 def step_over_rows(
@@ -240,7 +252,9 @@ def step_over_rows(
     gradients = steps.zeros()
     for part in micro_rows(index, size=size, total=len(plan.members), mesh=mesh):
         micro = take_rows(rows, part, mesh=mesh)
-        gradients, metrics = steps.accumulate(state.params, gradients, metrics, micro, plan.width)
+        gradients, metrics = steps.accumulate(
+            state.params, gradients, metrics, micro, plan.width, steps.frozen
+        )
     state, applied = steps.apply(state, gradients)
     return state, (metrics, applied)
 

@@ -67,13 +67,13 @@ class PpoLearner:
     """Compiled functions and constants of one run's updates; made by `compile_ppo`.
 
     Attributes:
-      score: (params, TokenBatch [m, L], width) -> logp f32[m, L].
+      score: (graphdef, all parameters, TokenBatch [m, L], width) -> logp f32[m, L].
       steps: gradients and optimizer steps of the PPO loss.
       options: the options it was compiled for.
       mesh: where everything lives.
     """
 
-    score: Callable[[Any, TokenBatch, int], jax.Array]
+    score: Callable[[nnx.GraphDef, Any, TokenBatch, int], jax.Array]
     steps: GradientSteps
     options: PpoOptions
     mesh: Mesh
@@ -87,19 +87,21 @@ def compile_ppo(
     options: PpoOptions,
     temperature: float,
     mesh: Mesh,
+    frozen: Any = None,
 ) -> PpoLearner:
-    """Compile the update for parameters sharded like `params`.
+    """Compile the update for trained parameters sharded like `params`.
 
     Args:
       temperature: of the distribution that the tokens are sampled from, above 0.
       mesh: `options.micro_rows` must divide over its batch axes.
+      frozen: the other parameters of `graphdef`, see `models.lora`; None: all are trained.
     """
     check_micro_size(options.micro_rows, mesh)
     if temperature <= 0:
         raise ValueError(f"temperature={temperature} is not allowed: it must be above 0")
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def score(params: Any, batch: TokenBatch, width: int) -> jax.Array:
+    @functools.partial(jax.jit, static_argnums=(0, 3))
+    def score(graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, width: int) -> jax.Array:
         return row_logp(graphdef, params, batch, width=width, temperature=temperature)[0]
 
     def loss_fn(params: Any, rows: PpoRows, width: int) -> tuple[jax.Array, LossMetrics]:
@@ -109,14 +111,17 @@ def compile_ppo(
             logp, entropy, ref_logp, rows.advantage, rows.batch, rows.weights, options=options
         )
 
-    steps = compile_steps(loss_fn, losses.merge_metrics, params, optimizer)
+    steps = compile_steps(loss_fn, losses.merge_metrics, params, optimizer, frozen=frozen)
     return PpoLearner(score=score, steps=steps, options=options, mesh=mesh)
 
 
-def score_batch(learner: PpoLearner, params: Any, batch: TokenBatch, *, num_rollouts: int) -> jax.Array:
+def score_batch(
+    learner: PpoLearner, graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, *, num_rollouts: int
+) -> jax.Array:
     """Log-probabilities of all trained tokens of a batch: f32[S, L], 0 elsewhere.
 
-    The forward function is that of the loss; `params` may be those of the reference policy.
+    The forward function is that of the loss. The policy, all of its parameters, may be another one than the
+    trained: the reference, or the base of a policy with adapters.
     """
     plan = plan_rows(batch, num_rollouts=num_rollouts, mesh=learner.mesh)
     logp = _empty_rows(batch, mesh=learner.mesh)
@@ -125,7 +130,7 @@ def score_batch(learner: PpoLearner, params: Any, batch: TokenBatch, *, num_roll
         rows, size=learner.options.micro_rows, total=len(plan.members), mesh=learner.mesh
     ):
         micro = take_rows(batch, index, mesh=learner.mesh)
-        logp = _put_rows(logp, index, learner.score(params, micro, plan.width))
+        logp = _put_rows(logp, index, learner.score(graphdef, params, micro, plan.width))
     return logp
 
 
@@ -198,7 +203,7 @@ def ppo_update(
     `state` is donated. Everything is fetched from the device at two points, the start and the end.
 
     Args:
-      ref_logp: f32[S, L] from `score_batch` with the reference's parameters; None if there is no KL term.
+      ref_logp: f32[S, L] from `score_batch` with the reference; None if there is no KL term.
       batch: [S, L], on the device.
       advantages: f32[G, N, T], on the device; 0 on padding.
       key: typed PRNG key for the order of rollouts.

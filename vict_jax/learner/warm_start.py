@@ -57,13 +57,20 @@ class SupervisedLearner:
 
 
 def compile_supervised(
-    graphdef: nnx.GraphDef, params: Any, optimizer: Optimizer, *, micro_rows: int, mesh: Mesh
+    graphdef: nnx.GraphDef,
+    params: Any,
+    optimizer: Optimizer,
+    *,
+    micro_rows: int,
+    mesh: Mesh,
+    frozen: Any = None,
 ) -> SupervisedLearner:
-    """Compile the supervised step for parameters sharded like `params`.
+    """Compile the supervised step for trained parameters sharded like `params`.
 
     Args:
       micro_rows: token rows of one gradient computation; results do not depend on it.
       mesh: `micro_rows` must divide over its batch axes.
+      frozen: the other parameters of `graphdef`, see `models.lora`; None: all are trained.
     """
     check_micro_size(micro_rows, mesh)
 
@@ -75,7 +82,7 @@ def compile_supervised(
     def merge(a: SupervisedMetrics, b: SupervisedMetrics) -> SupervisedMetrics:
         return jax.tree.map(jnp.add, a, b)
 
-    steps = compile_steps(loss_fn, merge, params, optimizer)
+    steps = compile_steps(loss_fn, merge, params, optimizer, frozen=frozen)
     return SupervisedLearner(steps=steps, micro_rows=micro_rows, mesh=mesh)
 
 

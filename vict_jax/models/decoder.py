@@ -156,6 +156,11 @@ def ready_head(config: ModelConfig, head: jax.Array) -> jax.Array:
     return sharding.gathered(head.astype(config.compute_dtype), ("vocab", "embed"))
 
 
+def structure(config: ModelConfig) -> nnx.GraphDef:
+    """The graphdef that `init` returns, without any array."""
+    return nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, jax.random.key(0))))
+
+
 def init(config: ModelConfig, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
     """New parameters: (graphdef, params); `params` has the tree of `weights(config)`."""
     return nnx.split(Decoder(config, key))
