@@ -12,7 +12,7 @@ import pytest
 from tests.audit.logged import log_run, make_config
 from vict_jax.audit import __main__ as command
 from vict_jax.audit import environment
-from vict_jax.audit.run import choose
+from vict_jax.audit.run import choose, corrected_plays
 from vict_jax.metrics import RunError
 
 
@@ -39,7 +39,7 @@ def test_a_run_replays_and_its_figures_are_written(run, tmp_path, capsys):
     assert report["cores"]["found"] > 0
     assert report["interventions"]["rollouts"] == 2
     assert report["interventions"]["skipped"] == 0
-    assert report["interventions"]["outcomes"]["positive"]["actions"] > 0
+    assert sum(outcome["actions"] for outcome in report["interventions"]["outcomes"].values()) > 0
 
 
 def test_a_changed_bit_fails_the_audit_and_a_range_can_leave_it_out(copied, capsys):
@@ -66,6 +66,21 @@ def test_a_method_without_proofs_is_replayed_too(tmp_path, capsys):
     log_run(tmp_path / "run", make_config("grpo"), updates=1)
     assert command.main(["--workdir", str(tmp_path / "run")]) == 0
     assert "credit method grpo" in capsys.readouterr().out
+
+
+def test_interventions_visit_every_update_before_any_one_again(run, config):
+    plays = list(corrected_plays(run[0], config, [1, 2], seed=0))
+    corrected = {
+        f"update {u}, {g}/{n}"
+        for u, update in run[1].items()
+        for g, n in np.argwhere((update.output.correction != 0).any(-1)).tolist()
+    }
+    assert {play.name for play in plays} == corrected
+    assert len(plays) == len(corrected)
+    assert {play.name.split(",")[0] for play in plays[:2]} == {"update 1", "update 2"}
+    assert [play.name for play in plays] != sorted(play.name for play in plays)
+    for play in plays:
+        assert len(play.actions) == len(play.taken) == len(play.correction)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +139,7 @@ def test_corrections_without_a_proof_fail_the_audit(monkeypatch, capsys):
         ("--env alfworld --plays -1", "--plays -1 must not be negative"),
         ("--env alfworld --interventions -1", "--interventions -1 must not be negative"),
         ("--env alfworld --workdir here", "not allowed with argument"),
+        ("--explain here --update 1 --rollout 0 --json out", "--explain prints text only"),
         ("", "one of the arguments --env --check --workdir --explain is required"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -143,7 +144,7 @@ def _audit_credit(
         "figures": figures.to_json(values),
         "unproved_corrections": violations,
         "cores": cores.to_json(),
-        **further(args, setting, [batch], _plays(groups, output)),
+        **further(args, setting, [batch], _shuffled(list(_plays(groups, output)), args.seed)),
     }
 
 
@@ -180,6 +181,10 @@ def _mutation(report: conformance.Report) -> float | None:
     shares = [report.share(kind=kind) for kind in (EDITED, MUTATED)]
     rollouts = sum(share.rollouts for share in shares)
     return sum(share.agree for share in shares) / rollouts if rollouts else None
+
+
+def _shuffled(plays: Sequence[Play], seed: int) -> list[Play]:
+    return random.Random(seed).sample(plays, len(plays))
 
 
 def _plays(groups: Sequence[Sequence[Rollout]], output: CreditOutput) -> Iterator[Play]:

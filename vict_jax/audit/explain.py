@@ -32,9 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """End the program with a message if --explain lacks its companions."""
+    """End the program with a message if --explain lacks its companions, or is asked for JSON."""
     if args.explain is not None and (args.update is None or args.rollout is None):
         parser.error("--explain DIR needs --update U and --rollout R")
+    if args.explain is not None and args.json is not None:
+        parser.error("--explain prints text only; the same values are in the tables under DIR")
 
 
 def main(args: argparse.Namespace) -> int:

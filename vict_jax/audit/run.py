@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import random
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tqdm
 
+from envs.base import Task
 from envs.lookup import environment
 from vict_jax import proofs
 from vict_jax.audit import figures
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         "replay": replay.to_json(),
         "unproved_corrections": violations,
         "cores": cores.to_json(),
-        **further(args, setting, batches, corrected_plays(args.workdir, config, updates)),
+        **further(args, setting, batches, corrected_plays(args.workdir, config, updates, seed=args.seed)),
     }
     if args.json is not None:
         write_json(args.json, report)
@@ -119,22 +120,32 @@ def logged_figures(workdir: pathlib.Path, updates: Sequence[int]) -> dict[str, f
     }
 
 
-def corrected_plays(workdir: pathlib.Path, config: RunConfig, updates: Sequence[int]) -> Iterator[Play]:
-    """The logged rollouts with a correction, in an order that visits all updates before any one again.
+def corrected_plays(
+    workdir: pathlib.Path, config: RunConfig, updates: Sequence[int], *, seed: int
+) -> Iterator[Play]:
+    """The logged rollouts with a correction, in a random order that visits no update twice before all once.
 
     Raises:
       RunError: a logged task is no longer among those of the run's split.
     """
     domain, _ = environment(config.env.name)
     tasks = {task.id: task for task in domain.tasks(config.env.options, config.train.split)}
-    waiting = [_plays(workdir, update, tasks) for update in updates]
+    rng = random.Random(seed)
+    waiting = [_shuffled(workdir, update, tasks, rng) for update in rng.sample(updates, len(updates))]
     while waiting:
         started = [(plays, next(plays, None)) for plays in waiting]
         yield from (play for _, play in started if play is not None)
         waiting = [plays for plays, play in started if play is not None]
 
 
-def _plays(workdir: pathlib.Path, update: int, tasks: dict[str, Any]) -> Iterator[Play]:
+def _shuffled(
+    workdir: pathlib.Path, update: int, tasks: Mapping[str, Task], rng: random.Random
+) -> Iterator[Play]:
+    plays = list(_plays(workdir, update, tasks))
+    yield from rng.sample(plays, len(plays))
+
+
+def _plays(workdir: pathlib.Path, update: int, tasks: Mapping[str, Task]) -> Iterator[Play]:
     columns = ["group", "rollout", "task_id", "score", "action", "taken", "correction"]
     table = proofs.read_table(workdir, "rollouts", update, columns)
     places = np.array([table["group"], table["rollout"]]).T
