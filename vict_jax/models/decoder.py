@@ -305,8 +305,8 @@ def apply(
     model = nnx.merge(graphdef, params)
     config, real = model.config, segment > 0
     # Ids of padding may be anything; an embedding out of range would be NaN and leak through 0 * NaN.
-    x = _embedded(config, model.embed[...], jnp.where(real, ids, 0))
-    position = jnp.where(real, position, 0)
+    x = _embedded(config, model.embed[...], sharding.constrain(jnp.where(real, ids, 0), "rows", None))
+    position = sharding.constrain(jnp.where(real, position, 0), "rows", None)
     rope = rotary_table(position, config.head_dim, config.rope_theta)
     if cache is None:
         x = _layers_uncached(model, x, rope, segment, position)
