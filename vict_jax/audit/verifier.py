@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs import conformance
+from envs import conformance, verdict
 from envs.base import Domain, ScoreRole, Status, VerifierRecord, no_mutations
 from envs.closure import may_require, requirement_closure
 from envs.play import EXPERT
-from envs.verdict import Kind
 from vict_jax.audit.contract import record_problems
 from vict_jax.audit.findings import Finding, Level, Section, call, judged, problems, share
 from vict_jax.audit.watch import Episode
@@ -31,9 +30,9 @@ def check_conformance(domain: Domain, episodes: Sequence[Episode]) -> Section:
     """F(z_T) = V on every episode, and enough different episodes to mean it (VICT section 3.2, Eq. 3)."""
     report = call("aggregate", conformance.judge_all, domain, [episode.played for episode in episodes])
     findings = [
-        Finding(Level.FAIL, str(finding), _score_advice(finding.example.blamed))
+        Finding(Level.FAIL, _text(finding), _score_advice(finding.example.blamed))
         for finding in report.verdict().findings
-        if finding.kind is not Kind.RECORD
+        if finding.kind is not verdict.Kind.RECORD
     ]
     total, expert = report.share(), report.share(kind=EXPERT)
     if not findings:
@@ -47,6 +46,10 @@ def check_conformance(domain: Domain, episodes: Sequence[Episode]) -> Section:
     counts = {kind: report.share(kind=kind).rollouts for kind in kinds}
     agree = {kind: report.share(kind=kind).agree / counts[kind] for kind in kinds}
     return Section("conformance", tuple(findings), {"episodes": counts, "score rebuilt": agree})
+
+
+def _text(finding: verdict.Finding) -> str:
+    return f"{finding.consequence}\n{finding.evidence()}"
 
 
 def _score_advice(blamed: Sequence[str]) -> str:
@@ -78,9 +81,9 @@ def check_eligibility(domain: Domain, episodes: Sequence[Episode]) -> Section:
     records = [episode.record for episode in episodes]
     report = call("aggregate", conformance.judge_all, domain, [episode.played for episode in episodes])
     findings = [
-        Finding(Level.FAIL, str(finding), _RECORD_ADVICE)
+        Finding(Level.FAIL, _text(finding), _RECORD_ADVICE)
         for finding in report.verdict().findings
-        if finding.kind is Kind.RECORD
+        if finding.kind is verdict.Kind.RECORD
     ]
     if not findings:
         findings.append(Finding(Level.PASS, "requirements, writes, violations and commits are consistent"))
