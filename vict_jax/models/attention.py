@@ -71,48 +71,50 @@ def mask_bias(mask: jax.Array) -> jax.Array:
     return jnp.where(mask, 0.0, MASKED).astype(jnp.float32)
 
 
-def implementation(wanted: str, q: jax.Array) -> str:
-    """The implementation that queries `q` [b, s, n, h] under `jit` are given: one of `ATTENTION` but "auto".
+def choose(wanted: str, platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> str:
+    """The implementation for queries of `shape` [b, s, n, h]: one of `config.ATTENTION` but "auto".
 
     "auto" is JAX's kernel for the platform, where that takes these sizes: "splash" on TPU, "cudnn" on CUDA,
-    else "xla" on CUDA and "blocks" elsewhere.
+    else "xla" on a GPU and "blocks" elsewhere.
+
+    Args:
+      wanted: `ModelConfig.attention`. platform: "cpu", "gpu" or "tpu", where the program will run.
 
     Raises:
       ValueError: `wanted` cannot be had for this platform or these sizes.
     """
-    platform = _platform(q)
-    obstacles = {"splash": _no_splash(platform, q), "cudnn": _no_cudnn(platform, q)}
+    obstacles = {"splash": _no_splash(platform, shape), "cudnn": _no_cudnn(platform, shape, dtype)}
     if wanted != "auto":
         if obstacles.get(wanted):
-            raise ValueError(f"model.attention={wanted!r} is not possible here: {obstacles[wanted]}")
+            raise ValueError(f"attention={wanted!r} is not possible here: {obstacles[wanted]}")
         return wanted
     own = "xla" if platform == "gpu" else "blocks"
     return next((name for name, obstacle in obstacles.items() if not obstacle), own)
 
 
 def _platform(x: jax.Array) -> str:
-    """ "cpu", "gpu" or "tpu": where the program will run, which need not be where it is traced."""
+    """Where the program will run, which need not be where it is traced."""
     device = jax.typeof(x).sharding.mesh.abstract_device
     name = jax.default_backend() if device is None else device.platform
     return "gpu" if name in ("cuda", "rocm") else name
 
 
-def _no_splash(platform: str, q: jax.Array) -> str:
+def _no_splash(platform: str, shape: tuple[int, ...]) -> str:
     """What keeps "splash" from these queries; empty if nothing does."""
     if platform != "tpu":
         return f"it is a kernel for TPU, the platform is {platform!r}"
-    if q.shape[1] % _SPLASH_BLOCKS[-1]:
-        return f"rows of {q.shape[1]} tokens are no multiple of {_SPLASH_BLOCKS[-1]}"
+    if shape[1] % _SPLASH_BLOCKS[-1]:
+        return f"rows of {shape[1]} tokens are no multiple of {_SPLASH_BLOCKS[-1]}"
     return ""
 
 
-def _no_cudnn(platform: str, q: jax.Array) -> str:
+def _no_cudnn(platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> str:
     if platform != "gpu":
         return f"it is a kernel for CUDA, the platform is {platform!r}"
-    if q.dtype != jnp.bfloat16:
-        return f"it computes in bfloat16, the model's dtype is {q.dtype}"
-    if q.shape[-1] > _CUDNN_HEAD or q.shape[-1] % 8:
-        return f"head_dim={q.shape[-1]} is not a multiple of 8 up to {_CUDNN_HEAD}"
+    if dtype != jnp.bfloat16:
+        return f"it computes in bfloat16, the model's dtype is {dtype}"
+    if shape[-1] > _CUDNN_HEAD or shape[-1] % 8:
+        return f"head_dim={shape[-1]} is not a multiple of 8 up to {_CUDNN_HEAD}"
     return ""
 
 
@@ -122,38 +124,46 @@ def self_attention(
     """What queries [b, s, n, h] read from keys and values [b, s, k, h] of the same packed rows.
 
     Args:
-      wanted: `ModelConfig.attention`, see `implementation`.
+      wanted: `ModelConfig.attention`, see `choose`.
       segment: i32[b, s]; 0 is padding. bias: f32[b, s, s], 0 on what a query may read.
 
     Returns:
       [b, s, n * h]; on padding, a finite value without meaning.
     """
-    kind = implementation(wanted, q)
+    kind = choose(wanted, _platform(q), q.shape, q.dtype)
     if kind == "blocks":
         return causal_attention(q, k, v, bias)
     b, s, n, h = q.shape
     if kind == "splash":
-        return _splash_attention(q, k, v, segment).reshape(b, s, n * h)
+        return splash_attention(q, k, v, segment).reshape(b, s, n * h)
     out = jax.nn.dot_product_attention(q, k, v, mask=(bias == 0)[:, None], implementation=kind)  # type: ignore[arg-type]
     return out.reshape(b, s, n * h)
 
 
-def _splash_attention(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -> jax.Array:
-    """The splash kernel, on every device for its own rows and heads. [b, s, n, h]."""
-    mesh = sharding.spread(q)
+def splash_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array, *, interpret: bool = False
+) -> jax.Array:
+    """JAX's splash kernel, on every device for its own rows and heads: [b, s, n, h].
+
+    Args:
+      interpret: run it on any platform, slowly, for tests.
+    """
+    mesh, kernel = sharding.spread(q), functools.partial(_splash_rows, interpret=interpret)
     if mesh is None:
-        return _splash_rows(q, k, v, segment)
+        return kernel(q, k, v, segment)
     heads = sharding.activation(mesh, q.shape, "rows", None, "heads", None).spec
     rows = sharding.activation(mesh, segment.shape, "rows", None).spec
     # The kernel is opaque to the partitioner. check_vma: it does not say over which axes its output varies.
     return jax.shard_map(
-        _splash_rows, mesh=mesh, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
+        kernel, mesh=mesh, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
     )(q, k, v, segment)
 
 
-def _splash_rows(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -> jax.Array:
+def _splash_rows(
+    q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array, *, interpret: bool
+) -> jax.Array:
     _, s, n, h = q.shape
-    kernel = _splash(s, n)
+    kernel = _splash(s, n, interpret)
 
     def row(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -> jax.Array:
         return kernel(q, k, v, segment_ids=splash_kernel.SegmentIds(segment, segment))
@@ -163,7 +173,7 @@ def _splash_rows(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -
 
 
 @functools.lru_cache
-def _splash(length: int, heads: int) -> splash_kernel.SplashAttentionKernel:
+def _splash(length: int, heads: int, interpret: bool) -> splash_kernel.SplashAttentionKernel:
     """The causal kernel for rows of `length` tokens; its tables of blocks to skip are made on the host."""
     block = next(size for size in _SPLASH_BLOCKS if length % size == 0)
     sizes = splash_kernel.BlockSizes(
@@ -178,4 +188,6 @@ def _splash(length: int, heads: int) -> splash_kernel.SplashAttentionKernel:
     )
     mask = splash_mask.MultiHeadMask([splash_mask.CausalMask((length, length))] * heads)
     with jax.ensure_compile_time_eval():
-        return splash_kernel.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+        return splash_kernel.make_splash_mha(
+            mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+        )
