@@ -13,12 +13,12 @@ from vict_jax.config import default_config
 def get_config() -> ml_collections.ConfigDict:
     """The config, locked."""
     config = default_config("examples.refunds")
-    config.env.num_train = 8000
+    config.env.num_train = 3000
     config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
     config.model.update(vocab_size=512, scan_layers=False)
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
     config.rollout.update(max_context=320, max_new_tokens=8, rows=128)
-    config.warm_start.update(tasks=8000, epochs=1, rows_per_batch=4, micro_rows=4)
+    config.warm_start.update(tasks=3000, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=20, weight_decay=0.1)
     config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
     config.ppo.update(minibatches=4, micro_rows=8)

@@ -1,8 +1,8 @@
-"""A refund desk: find the orders that a customer means and pay them back in the right way.
+"""A refund desk: read the orders of what a customer returns and pay each back in the right way.
 
-    > list orders              There are orders 1 to 5.
-    > open 3                   Order 3: rug, used, paid by card.
-    > refund to credit         You refund order 3 to credit.
+    > list orders              There are orders of: lamp, rug, mug, vase.
+    > open rug                 The rug is used and was paid by card.
+    > refund to credit         You refund the rug to credit.
     > close ticket             The ticket is closed.
 
 What has been paid out stays paid out: a refund to the wrong place, or of another order, cannot be made
@@ -25,13 +25,13 @@ from envs.base import Atom, Domain, Observation, ScoreRole, Status, StepResult, 
 THINGS = ("lamp", "mug", "rug", "clock", "vase", "chair", "kettle", "mirror")
 STATES = ("used", "sealed")
 METHODS = ("card", "cash", "transfer")
-TYPES = ("one_thing", "two_things")
+TYPES = ("one_thing", "two_things", "three_things")
 REFUSED = "That is not possible."
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Number of tasks of each split, the step cap, and how many orders a customer has at most."""
+    """Number of tasks of each split, the step cap, and how many orders a customer has."""
 
     num_train: int = 2000
     num_valid: int = 96
@@ -39,8 +39,8 @@ class Options:
     orders: int = 5
 
     def __post_init__(self) -> None:
-        if not 3 <= self.orders <= len(THINGS):
-            raise ValueError(f"orders={self.orders} must be from 3 to {len(THINGS)}")
+        if not len(TYPES) < self.orders <= len(THINGS):
+            raise ValueError(f"orders={self.orders} must be from {len(TYPES) + 1} to {len(THINGS)}")
 
 
 class RefundDesk:
@@ -52,17 +52,16 @@ class RefundDesk:
     def reset(self, task: Task) -> Observation:
         """Draw the orders and the things that the customer returns."""
         rng = random.Random(task.seed)
-        things = rng.sample(THINGS, rng.randint(3, self.options.orders))
-        papers = [(thing, rng.choice(STATES), rng.choice(METHODS)) for thing in things]
-        self.orders = dict(enumerate(papers, start=1))
-        self.wanted = rng.sample(list(self.orders), 1 + TYPES.index(task.type))
-        self.listed, self.closed, self.current = False, False, 0
-        self.read: set[int] = set()
-        self.refunds: dict[int, str] = {}
+        things = rng.sample(THINGS, self.options.orders)
+        self.orders = {thing: (rng.choice(STATES), rng.choice(METHODS)) for thing in things}
+        self.wanted = rng.sample(things, 1 + TYPES.index(task.type))
+        self.listed, self.closed, self.current = False, False, ""
+        self.read: set[str] = set()
+        self.refunds: dict[str, str] = {}
         self.history = [self.evidence()]
-        returned = " and the ".join(self.orders[number][0] for number in self.wanted)
         rule = "Refund used things to credit, sealed ones the way they were paid."
-        return Observation(f"The customer returns the {returned}. {rule}", self.admissible())
+        text = f"The customer returns the {' and the '.join(self.wanted)}. {rule}"
+        return Observation(text, self.admissible())
 
     def step(self, action: str) -> StepResult:
         """Any text may come; what the desk does not take is answered with `REFUSED`."""
@@ -76,20 +75,20 @@ class RefundDesk:
         """Carry out an admissible action and say what happened."""
         if words[0] == "list":
             self.listed = True
-            return f"There are orders 1 to {len(self.orders)}."
+            return f"There are orders of: {', '.join(self.orders)}."
         if words[0] == "open":
-            self.current = int(words[1])
+            self.current = words[1]
             self.read.add(self.current)
-            return "Order {}: {}, {}, paid by {}.".format(words[1], *self.orders[self.current])
+            return "The {} is {} and was paid by {}.".format(self.current, *self.orders[self.current])
         if words[0] == "refund":
             self.refunds[self.current] = words[2]
-            return f"You refund order {self.current} to {words[2]}."
+            return f"You refund the {self.current} to {words[2]}."
         self.closed = True
         return "The ticket is closed."
 
     def admissible(self) -> tuple[str, ...]:
         """What the desk takes now; an order must be open to be refunded, and is refunded once."""
-        actions = ["list orders", *(f"open {number}" for number in self.orders if self.listed)]
+        actions = ["list orders", *(f"open {thing}" for thing in self.orders if self.listed)]
         if self.current and self.current not in self.refunds:
             actions += [f"refund to {place}" for place in (*METHODS, "credit")]
         return (*actions, "close ticket")
@@ -98,37 +97,37 @@ class RefundDesk:
         """The desk's own verdict, from its books."""
         if not self.closed or not self.refunds.keys() <= set(self.wanted):
             return 0.0
-        books = [(self.refunds.get(number), *self.orders[number][1:]) for number in self.wanted]
+        books = [(self.refunds.get(thing), *self.orders[thing]) for thing in self.wanted]
         right = [place == ("credit" if state == "used" else method) for place, state, method in books]
         return sum(right) / len(right)
 
     def expert_action(self) -> str:
-        """Read one order after the other; refund those that are returned."""
-        due = [number for number in self.wanted if number not in self.refunds]
+        """Open and refund one returned thing after the other."""
+        due = [thing for thing in self.wanted if thing not in self.refunds]
         if not due or not self.listed:
             return "list orders" if due else "close ticket"
         if self.current in due:
-            _, state, method = self.orders[self.current]
+            state, method = self.orders[self.current]
             return f"refund to {'credit' if state == 'used' else method}"
-        return f"open {next(n for n in self.orders if n in due or n not in self.read)}"
+        return f"open {due[0]}"
 
     def close(self) -> None:
         """Nothing is held."""
 
     def evidence(self) -> dict[str, str]:
         """The evidence variables now; "" is the value of one that is not available yet."""
-        now = {"numbers": "listed" if self.listed else ""}
-        for i, number in enumerate(self.wanted, start=1):
-            now[f"details_{i}"] = " ".join(self.orders[number]) if number in self.read else ""
-            now[f"refund_{i}"] = self.refunds.get(number, "none")
-        others = [str(number) for number in self.refunds if number not in self.wanted]
+        now = {"orders": "listed" if self.listed else ""}
+        for i, thing in enumerate(self.wanted, start=1):
+            now[f"details_{i}"] = " ".join(self.orders[thing]) if thing in self.read else ""
+            now[f"refund_{i}"] = self.refunds.get(thing, "none")
+        others = [thing for thing in self.refunds if thing not in self.wanted]
         return now | {"others": " ".join(others) or "none", "ticket": "closed" if self.closed else "open"}
 
     def statuses(self, now: Mapping[str, str]) -> list[Status]:
         """What the evidence of one moment says of each atom, in the order of `atoms_of`."""
-        found = [Status.SATISFIED if now["numbers"] else Status.UNKNOWN]
-        for i, number in enumerate(self.wanted, start=1):
-            _, state, method = self.orders[number]
+        found = [Status.SATISFIED if now["orders"] else Status.UNKNOWN]
+        for i, thing in enumerate(self.wanted, start=1):
+            state, method = self.orders[thing]
             verdicts = {
                 "none": Status.UNSATISFIED,
                 method if state == "sealed" else "credit": Status.SATISFIED,
@@ -145,7 +144,7 @@ class RefundDesk:
         commits = np.array([now["ticket"] == "closed" for now in self.history[1:]], bool)
         return VerifierRecord(
             atoms=atoms,
-            variables=tuple(Variable(v, v.startswith(("numbers", "details"))) for v in self.history[0]),
+            variables=tuple(Variable(v, v.startswith(("orders", "details"))) for v in self.history[0]),
             status=np.array([self.statuses(now) for now in self.history], np.int8),
             evidence=tuple(tuple(now.values()) for now in self.history),
             commits=commits,
@@ -154,14 +153,14 @@ class RefundDesk:
                 "gate": np.isin(families, ("nothing_else", "ticket_closed")),
                 "share": (families == "refunded").astype(np.float32) / len(self.wanted),
             },
-            eta=0.0,
+            eta=1e-6,  # thirds in float32
             score=self.score(),
         )
 
 
 def atoms_of(count: int) -> tuple[Atom, ...]:
     """The atoms of a ticket about `count` things."""
-    atoms = [Atom("orders_listed", "orders_listed", ("numbers",), role=ScoreRole.SUPPORT, level=2)]
+    atoms = [Atom("orders_listed", "orders_listed", ("orders",), role=ScoreRole.SUPPORT, level=2)]
     for i in range(1, count + 1):
         read, refunded, listed = f"order_read_{i}", f"refunded_{i}", ("orders_listed",)
         atoms += [Atom(read, "order_read", (f"details_{i}",), listed, role=ScoreRole.SUPPORT, level=2)]
@@ -176,9 +175,9 @@ def aggregate(satisfied: Any, params: Mapping[str, Any]) -> Any:
 
 
 def tasks(options: Options, split: str) -> Sequence[Task]:
-    """The tasks of a split; the two types take turns, and no seed is in both splits."""
+    """The tasks of a split; the types take turns, and no seed is in both splits."""
     first, count = {"train": (0, options.num_train), "valid": (10**6, options.num_valid)}[split]
-    return [Task(f"{split}_{i}", TYPES[i % 2], split, first + i, "") for i in range(count)]
+    return [Task(f"{split}_{i}", TYPES[i % len(TYPES)], split, first + i, "") for i in range(count)]
 
 
 def walk(options: Options, task: Task) -> tuple[RefundDesk, list[str], list[str]]:
@@ -203,7 +202,7 @@ def mutations(options: Options, task: Task) -> Mapping[str, Sequence[str]]:
     desk, actions, _ = walk(options, task)
     at = next(t for t, action in enumerate(actions) if action.startswith("refund"))
     wrong = "refund to cash" if actions[at] != "refund to cash" else "refund to credit"
-    other = next(number for number in desk.orders if number not in desk.wanted)
+    other = next(thing for thing in desk.orders if thing not in desk.wanted)
     return {
         "ticket left open": actions[:-1],
         "closed at once": ["close ticket"],
@@ -220,8 +219,8 @@ DOMAIN = Domain(
     splits=("train", "valid"),
     aggregate=aggregate,
     atom_params={"gate": True, "share": True},
-    max_atoms=7,
-    max_variables=7,
+    max_atoms=9,
+    max_variables=9,
     max_steps=operator.attrgetter("max_steps"),
     corpus=corpus,
     mutations=mutations,

@@ -93,7 +93,7 @@ def test_the_example_passes_without_a_warning() -> None:
             "protocol",
             r"'close ticket' changes the variables \['ticket'\]",
         ),
-        ("max_atoms=7", "max_atoms=4", "protocol", r"has . atoms, above DOMAIN.max_atoms=4"),
+        ("max_atoms=9", "max_atoms=4", "protocol", r"has . atoms, above DOMAIN.max_atoms=4"),
         (
             '"share": True}',
             '"shares": True}',
@@ -107,7 +107,12 @@ def test_the_example_passes_without_a_warning() -> None:
             "status has dtype int64, expected int8",
         ),
         ('f"{split}_{i}"', 'f"{split}_{i // 2}"', "contract", "the task id 'train_0' is used 2 times"),
-        ("TYPES[i % 2], split,", 'TYPES[i % 2], "test",', "contract", "says that it is of split 'test'"),
+        (
+            "TYPES[i % len(TYPES)], split,",
+            'TYPES[i % len(TYPES)], "test",',
+            "contract",
+            "says that it is of split 'test'",
+        ),
         ("DOMAIN = ", "MY_DOMAIN = ", "contract", "has no DOMAIN -> define DOMAIN in it"),
         (
             "make=RefundDesk",
@@ -133,6 +138,7 @@ def test_the_example_passes_without_a_warning() -> None:
             "conformance",
             "aggregator fails on task type .*F = 1, V = 0.*one of nothing_else, refunded, ticket_closed are",
         ),
+        ("eta=1e-6,", "eta=0.0,", "conformance", "rounding in float32: give the record an eta"),
         (GATE, "", "conformance", "refunded explains it.*F = 1, V = 0.*-> play these actions"),
         (
             'params["share"]).sum()',
@@ -153,7 +159,7 @@ def test_the_example_passes_without_a_warning() -> None:
             "order_read_1 is known while nothing that it reads is available",
         ),
         (
-            'Status.SATISFIED if now["numbers"] else Status.UNKNOWN',
+            'Status.SATISFIED if now["orders"] else Status.UNKNOWN',
             "Status.UNKNOWN",
             "eligibility",
             "orders_listed is UNKNOWN while everything that it reads is available",
@@ -185,7 +191,7 @@ def test_an_atom_that_no_credit_can_reach_fails(plant) -> None:
         ('{"others": ', '{"mood": "fine", "others": '),
         ('[Atom("nothing_else"', '[Atom("polite", "polite", ("mood",)), Atom("nothing_else"'),
         (f"found.append({OTHERS})", f"found += [Status.SATISFIED, {OTHERS}]"),
-        ("max_atoms=7,\n    max_variables=7", "max_atoms=8,\n    max_variables=8"),
+        ("max_atoms=9,\n    max_variables=9", "max_atoms=10,\n    max_variables=10"),
     )
     assert [title for title, found in sections.items() if found.failed] == ["coverage"]
     assert "no action ever has an edge to family 'polite'" in at(sections["coverage"], Level.FAIL)

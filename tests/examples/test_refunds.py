@@ -35,11 +35,11 @@ def get_config():
 """
 
 
-def desk(orders: list[tuple[str, str, str]], wanted: list[int]) -> RefundDesk:
-    """A desk with given orders and wanted order numbers."""
+def desk(orders: dict[str, tuple[str, str]], wanted: list[str]) -> RefundDesk:
+    """A desk with given orders and returned things."""
     made = RefundDesk(Options())
     made.reset(tasks(Options(), "train")[0])
-    made.orders, made.wanted = dict(enumerate(orders, start=1)), wanted
+    made.orders, made.wanted = orders, wanted
     made.history = [made.evidence()]
     return made
 
@@ -48,23 +48,23 @@ def play(made: RefundDesk, *actions: str) -> StepResult:
     return [made.step(action) for action in actions][-1]
 
 
-ORDERS = [("lamp", "used", "cash"), ("mug", "sealed", "card"), ("rug", "used", "card")]
+ORDERS = {"lamp": ("used", "cash"), "mug": ("sealed", "card"), "rug": ("used", "card")}
 
 
 @pytest.mark.parametrize(
     ("actions", "score"),
     [
-        (("open 1", "refund to credit", "open 2", "refund to card", "close ticket"), 1.0),
-        (("open 2", "refund to card", "open 1", "refund to credit", "close ticket"), 1.0),
-        (("open 1", "refund to credit", "close ticket"), 0.5),
-        (("open 1", "refund to cash", "open 2", "refund to card", "close ticket"), 0.5),
-        (("open 1", "refund to credit", "open 2", "refund to card"), 0.0),
-        (("open 3", "refund to credit", "open 1", "refund to credit", "close ticket"), 0.0),
+        (("open lamp", "refund to credit", "open mug", "refund to card", "close ticket"), 1.0),
+        (("open mug", "refund to card", "open lamp", "refund to credit", "close ticket"), 1.0),
+        (("open lamp", "refund to credit", "close ticket"), 0.5),
+        (("open lamp", "refund to cash", "open mug", "refund to card", "close ticket"), 0.5),
+        (("open lamp", "refund to credit", "open mug", "refund to card"), 0.0),
+        (("open rug", "refund to credit", "open lamp", "refund to credit", "close ticket"), 0.0),
         (("close ticket",), 0.0),
     ],
 )
 def test_score(actions: tuple[str, ...], score: float) -> None:
-    made = desk(ORDERS, [1, 2])
+    made = desk(ORDERS, ["lamp", "mug"])
     play(made, "list orders", *actions)
     record = made.record()
     assert record.score == score
@@ -72,8 +72,8 @@ def test_score(actions: tuple[str, ...], score: float) -> None:
 
 
 def test_statuses_evidence_and_commits_by_hand() -> None:
-    made = desk(ORDERS, [2])
-    play(made, "refund to card", "list orders", "open 2", "refund to cash", "open 3")
+    made = desk(ORDERS, ["mug"])
+    play(made, "refund to card", "list orders", "open mug", "refund to cash", "open rug")
     play(made, "refund to credit", "close ticket")
     record = made.record()
     assert [atom.id for atom in record.atoms] == [
@@ -94,20 +94,20 @@ def test_statuses_evidence_and_commits_by_hand() -> None:
         [YES, YES, VIOLATED, VIOLATED, YES],
     ]
     np.testing.assert_array_equal(record.status, expected)
-    assert record.evidence[3] == ("listed", "mug sealed card", "none", "none", "open")
-    assert record.evidence[-1] == ("listed", "mug sealed card", "cash", "3", "closed")
+    assert record.evidence[3] == ("listed", "sealed card", "none", "none", "open")
+    assert record.evidence[-1] == ("listed", "sealed card", "cash", "rug", "closed")
     assert record.commits.tolist() == [False] * 6 + [True]
     assert record.scope[-1].tolist() == [False, False, True, False, True]
     assert not record.scope[:-1].any()
 
 
 def test_what_the_desk_refuses_changes_nothing() -> None:
-    made = desk(ORDERS, [1])
-    for action in ("open 1", "refund to credit", "", "list", "open 99 now"):
+    made = desk(ORDERS, ["lamp"])
+    for action in ("open lamp", "refund to credit", "", "list", "open the lamp"):
         assert made.step(action).info == {"valid": False}
-    play(made, "list orders", "open 1", "refund to credit")
+    play(made, "list orders", "open lamp", "refund to credit")
     assert made.step("refund to cash").info == {"valid": False}  # paid back once
-    assert made.refunds == {1: "credit"}
+    assert made.refunds == {"lamp": "credit"}
 
 
 def test_the_expert_wins_and_every_mutation_loses() -> None:
@@ -115,16 +115,16 @@ def test_the_expert_wins_and_every_mutation_loses() -> None:
     for task in tasks(options, "valid"):
         made, actions, _ = walk(options, task)
         assert made.score() == 1
-        assert 4 <= len(actions) <= 9
+        assert len(actions) in (4, 6, 8)
         for name, script in mutations(options, task).items():
             made.reset(task)
             play(made, *script)
             assert made.score() < 1, name
 
 
-@pytest.mark.parametrize("orders", [2, 9])
+@pytest.mark.parametrize("orders", [3, 9])
 def test_options_say_what_is_allowed(orders: int) -> None:
-    with pytest.raises(ValueError, match=f"orders={orders} must be from 3 to 8"):
+    with pytest.raises(ValueError, match=f"orders={orders} must be from 4 to 8"):
         Options(orders=orders)
 
 

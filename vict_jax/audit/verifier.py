@@ -23,6 +23,7 @@ from vict_jax.batching import EndReason, Rollout, credit_inputs
 from vict_jax.credit.witness import witness_edges
 from vict_jax.types import Relation
 
+_ROUNDING = 1e-5
 _RECORD_ADVICE = "see 'Atoms' and 'Evidence' in docs/your_environment.md, and correct the atom"
 
 
@@ -30,7 +31,7 @@ def check_conformance(domain: Domain, episodes: Sequence[Episode]) -> Section:
     """F(z_T) = V on every episode, and enough different episodes to mean it (VICT section 3.2, Eq. 3)."""
     report = call("aggregate", conformance.judge_all, domain, [episode.played for episode in episodes])
     findings = [
-        Finding(Level.FAIL, _text(finding), _score_advice(finding.example.blamed))
+        Finding(Level.FAIL, _text(finding), _score_advice(finding.example))
         for finding in report.verdict().findings
         if finding.kind is not verdict.Kind.RECORD
     ]
@@ -52,9 +53,11 @@ def _text(finding: verdict.Finding) -> str:
     return f"{finding.consequence}\n{finding.evidence()}"
 
 
-def _score_advice(blamed: Sequence[str]) -> str:
-    where = f"the statuses of one of {', '.join(blamed)} are wrong at the end, or aggregate() is"
-    if not blamed:
+def _score_advice(example: verdict.Rollout) -> str:
+    if abs(example.rebuilt - example.score) < _ROUNDING:
+        return "the difference is one of rounding in float32: give the record an eta of 1e-6"
+    where = f"the statuses of one of {', '.join(example.blamed)} are wrong at the end, or aggregate() is"
+    if not example.blamed:
         where = "an atom is missing, or aggregate() is wrong"
     return f"play these actions and compare the environment's own score with the atoms: {where}"
 
