@@ -57,7 +57,7 @@ def run(main: Callable[[], None]) -> None:
         jax.config.update("jax_threefry_partitionable", True)
         try:
             main()
-        except (RunError, ValueError, FileNotFoundError) as error:
+        except (RunError, ValueError, FileNotFoundError, FileExistsError) as error:
             if flags.FLAGS.traceback:
                 raise
             sys.exit(f"error: {error}\n(run again with --traceback to see where it was raised)")

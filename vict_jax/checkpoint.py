@@ -51,11 +51,6 @@ class Restored:
     skipped: tuple[str, ...]
 
 
-def abstract(tree: Any) -> Any:
-    """Shapes, dtypes and shardings of a tree of arrays: the `abstract_tree` of `restore`."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
-
-
 def steps(directory: pathlib.Path) -> list[int]:
     """Steps of all complete checkpoints, ascending. Files are not verified."""
     found = [path.name.removeprefix(_PREFIX) for path in directory.glob(f"{_PREFIX}*")]
@@ -119,7 +114,7 @@ def restore(directory: pathlib.Path, abstract_tree: Any, *, step: int | None = N
     """Read the checkpoint of `step`, or the newest one that is undamaged.
 
     Args:
-      abstract_tree: `jax.ShapeDtypeStruct` leaves that carry shardings, see `abstract`.
+      abstract_tree: `jax.ShapeDtypeStruct` leaves that carry shardings.
 
     Raises:
       CheckpointError: there is none, `step` is damaged, or all are damaged.

@@ -34,16 +34,27 @@ def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
         raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
 
 
+# Of `ModelOptions`: what the config.json of a checkpoint directory says.
+SIZES = (
+    *("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff"),
+    *("rope_theta", "tie_embeddings", "qkv_bias", "qk_norm"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """Size of a decoder that is trained from scratch, and how much of it is trained.
+    """The decoder: read from a directory or made from scratch, and how much of it is trained.
 
     Attributes:
+      path: checkpoint directory in the Hugging Face layout, with tokenizer; "": a new model of the sizes
+        below, which with a path come from its `config.json` and cannot be given.
       vocab_size: the most the tokenizer may use.
+      dtype: of activations and matmuls. param_dtype: of the stored parameters.
       lora_rank: 0: every parameter is trained. Above: the model is frozen, and adapters of this rank on
         `lora_targets` (PEFT's names), scaled by `lora_alpha / lora_rank`, are trained.
     """
 
+    path: str = ""
     vocab_size: int = 1024
     num_layers: int = 3
     d_model: int = 128
@@ -56,6 +67,7 @@ class ModelOptions:
     qkv_bias: bool = True
     qk_norm: bool = False
     dtype: str = "float32"
+    param_dtype: str = "float32"
     scan_layers: bool = True
     remat: bool = False
     attention: str = "auto"
@@ -72,6 +84,12 @@ class ModelOptions:
             "at least 300 (256 bytes and specials)",
         )
         _ = self.lora  # which checks the rest
+        if self.path:
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                if field.name in SIZES and value != field.default:
+                    allowed = f"with model.path={self.path!r} it comes from config.json there"
+                    _require(False, f"model.{field.name}", value, allowed)
 
     @property
     def lora(self) -> LoraOptions | None:

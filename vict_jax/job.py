@@ -18,13 +18,13 @@ from flax import nnx
 from envs.base import Domain, Task
 from envs.lookup import environment
 from envs.pool import EnvPool
-from vict_jax.config import RunConfig
+from vict_jax.config import SIZES, RunConfig
 from vict_jax.metrics import RunError, read_json, write_json
-from vict_jax.models import decoder, lora
+from vict_jax.models import decoder, hf, lora
 from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
-from vict_jax.rollout.tokenizer import Codec, load_tokenizer, save_tokenizer, train_tokenizer
+from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
@@ -101,7 +101,9 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             codec=codec,
             model=model,
             graphdef=decoder.structure(model),
-            frozen=None if model.lora is None else _init(lora.without_adapters(model), keys.init, mesh),
+            frozen=None
+            if model.lora is None
+            else _whole_model(config, keys.init, lora.without_adapters(model), mesh),
             mesh=mesh,
             keys=keys,
             examples=expert_examples(pool, train_tasks, config.rollout),
@@ -109,10 +111,19 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
 
 
 def new_params(job: Job) -> nnx.State:
-    """What is trained, freshly initialised, sharded over the mesh: all parameters, or the adapters."""
+    """What is trained, as it is before training, sharded over the mesh: all parameters, or the adapters."""
     if job.frozen is not None:
         return lora.init(job.model, job.keys.adapters, job.mesh)
-    return _init(job.model, job.keys.init, job.mesh)
+    return _whole_model(job.config, job.keys.init, job.model, job.mesh)
+
+
+def abstract_params(job: Job) -> Any:
+    """Shapes, dtypes and shardings of what `new_params` returns, without making or reading it."""
+    params = jax.eval_shape(lambda: decoder.init(job.model, job.keys.init)[1])
+    if job.frozen is not None:
+        params = lora.adapters_of(params)
+    shardings = param_shardings(job.mesh, params, decoder.logical_axes(job.model))
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params, shardings)
 
 
 def policy(job: Job, params: nnx.State) -> Policy:
@@ -132,15 +143,27 @@ def reference_policy(job: Job, start: nnx.State) -> Policy:
 
 def parameter_counts(job: Job) -> str:
     """How many parameters there are, and are trained."""
-    trained = jax.eval_shape(lambda: new_params(job))
-    trainable, frozen = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (trained, job.frozen))
+    trainable, frozen = (
+        sum(x.size for x in jax.tree.leaves(tree)) for tree in (abstract_params(job), job.frozen)
+    )
     total, adapters = f"{(trainable + frozen) / 1e6:.2f}M parameters", job.model.lora
     if adapters is None:
         return total
     return f"{total}, {trainable / 1e6:.2f}M of them trained (LoRA of rank {adapters.rank})"
 
 
-def _init(model: ModelConfig, key: jax.Array, mesh: jax.sharding.Mesh) -> nnx.State:
+def _frozen(
+    config: RunConfig, key: jax.Array, model: ModelConfig, mesh: jax.sharding.Mesh
+) -> nnx.State | None:
+    """The base below adapters, None without them."""
+    return None if model.lora is None else _whole_model(config, key, lora.without_adapters(model), mesh)
+
+
+def _whole_model(config: RunConfig, key: jax.Array, model: ModelConfig, mesh: jax.sharding.Mesh) -> nnx.State:
+    """All parameters: those of the checkpoint directory that the config names, or new ones."""
+    if config.model.path:
+        return hf.load(pathlib.Path(config.model.path), mesh, param_dtype=model.param_dtype)[1]
+
     def init() -> nnx.State:
         return decoder.init(model, key)[1]
 
@@ -160,6 +183,8 @@ def update_tasks(job: Job, update: int) -> list[Task]:
 
 
 def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
+    if config.model.path:
+        return load_codec(pathlib.Path(config.model.path))
     folder = workdir / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
         save_tokenizer(train_tokenizer(domain.corpus(config.env.options), config.model.vocab_size), folder)
@@ -167,10 +192,31 @@ def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
 
 
 def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
-    values = dataclasses.asdict(config.model)
-    sizes = {name: value for name, value in values.items() if not name.startswith("lora_")}
-    sizes["vocab_size"] = len(codec.tokenizer)
-    return ModelConfig(**sizes, lora=config.model.lora, max_positions=config.rollout.max_context)
+    """Sizes from the checkpoint directory or from the config.
+
+    Raises:
+      ValueError: the checkpoint's tokenizer or the longest context does not fit the checkpoint's model.
+    """
+    options = config.model
+    run: dict[str, Any] = {name: getattr(options, name) for name in ("dtype", "param_dtype", "remat")}
+    here: dict[str, Any] = {name: getattr(options, name) for name in ("scan_layers", "attention", "lora")}
+    if not options.path:
+        sizes: dict[str, Any] = {name: getattr(options, name) for name in SIZES} | {
+            "vocab_size": len(codec.tokenizer)
+        }
+        return ModelConfig(**sizes, **run, **here, max_positions=config.rollout.max_context)
+    model = dataclasses.replace(hf.load_config(pathlib.Path(options.path), **run), **here)
+    if len(codec.tokenizer) > model.vocab_size:
+        raise ValueError(
+            f"model.path={options.path!r}: the tokenizer has {len(codec.tokenizer)} tokens, the model "
+            f"{model.vocab_size}"
+        )
+    if config.rollout.max_context > model.max_positions:
+        raise ValueError(
+            f"rollout.max_context={config.rollout.max_context} is above the {model.max_positions} positions "
+            f"of the model at {options.path!r}"
+        )
+    return model
 
 
 def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:
@@ -181,8 +227,15 @@ def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:
         | {"python": platform.python_version()},
         "devices": [str(device) for device in jax.devices()],
         "tasks": {split: _task_digest(domain.tasks(config.env.options, split)) for split in splits},
-        "data": dict(domain.manifest(config.env.options, list(splits))),
+        "data": dict(domain.manifest(config.env.options, list(splits))) | _model_files(config),
     }
+
+
+def _model_files(config: RunConfig) -> dict[str, str]:
+    if not config.model.path:
+        return {}
+    found = hf.fingerprint(pathlib.Path(config.model.path))
+    return {f"model {name}": value for name, value in found.items()}
 
 
 def _task_digest(tasks: Sequence[Task]) -> dict[str, Any]:

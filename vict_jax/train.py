@@ -32,6 +32,7 @@ from vict_jax.evaluate import evaluate
 from vict_jax.job import (
     Job,
     Policy,
+    abstract_params,
     new_params,
     open_job,
     parameter_counts,
@@ -39,7 +40,7 @@ from vict_jax.job import (
     reference_policy,
     update_tasks,
 )
-from vict_jax.learner.microbatch import LearnerState, init_state
+from vict_jax.learner.microbatch import LearnerState, abstract_state, init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
@@ -418,7 +419,7 @@ def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, Learn
     folder = workdir / "checkpoints"
     if not checkpoint.steps(folder / "state"):
         return None
-    fresh = checkpoint.abstract(init_state(new_params(job), optimizer))
+    fresh = abstract_state(abstract_params(job), optimizer)
     try:
         state = checkpoint.restore(folder / "state", fresh)
         reference = checkpoint.restore(folder / "reference", fresh.params)
@@ -437,7 +438,7 @@ def load_params(job: Job, workdir: pathlib.Path, update: int | None) -> tuple[in
     """
     folder = workdir / "checkpoints"
     optimizer = make_optimizer(job.config.optimizer, total_steps=optimizer_steps(job.config))
-    fresh = checkpoint.abstract(init_state(new_params(job), optimizer))
+    fresh = abstract_state(abstract_params(job), optimizer)
     try:
         if update == 0:
             return 0, checkpoint.restore(folder / "reference", fresh.params).tree

@@ -19,6 +19,10 @@ from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.models import config, decoder
 
 
+def abstract(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
 def make_tree(scale=1.0):
     placed = sharding.replicated(sharding.make_mesh())
     tree = {
@@ -55,7 +59,7 @@ def largest_file(path):
 
 
 def restore(directory, **kwargs):
-    return checkpoint.restore(directory, checkpoint.abstract(make_tree()), **kwargs)
+    return checkpoint.restore(directory, abstract(make_tree()), **kwargs)
 
 
 def test_round_trip_is_exact(two):
@@ -82,7 +86,7 @@ def test_learner_state_round_trip(tmp_path):
     params = jax.device_put(params, sharding.param_shardings(mesh, params, decoder.logical_axes(model)))
     state = init_state(params, make_optimizer(OptimizerOptions(), total_steps=5))
     checkpoint.save(tmp_path, 0, state, {}, keep=1)
-    assert_same(checkpoint.restore(tmp_path, checkpoint.abstract(state)).tree, state)
+    assert_same(checkpoint.restore(tmp_path, abstract(state)).tree, state)
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -173,7 +177,7 @@ def test_nothing_to_restore_is_a_clear_error(two, tmp_path):
 
 
 def test_another_model_is_refused_by_leaf_and_both_shapes(two):
-    other = checkpoint.abstract(make_tree())
+    other = abstract(make_tree())
     other["a"] = jax.ShapeDtypeStruct((5, 30), jnp.float32, sharding=other["a"].sharding)
     with pytest.raises(ValueError, match=r"leaf 'a' is float32\[2000, 30\], expected float32\[5, 30\]"):
         checkpoint.restore(two, other)

@@ -269,6 +269,22 @@ def init_state(params: Any, optimizer: Optimizer) -> LearnerState:
     )
 
 
+def abstract_state(params: Any, optimizer: Optimizer) -> LearnerState:
+    """Shapes, dtypes and shardings of `init_state(params, optimizer)`, for `checkpoint.restore`.
+
+    Args:
+      params: `jax.ShapeDtypeStruct`s that carry `NamedSharding`s.
+    """
+    scalar = replicated(jax.tree.leaves(params)[0].sharding.mesh)
+    opt_state = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(optimizer.transformation.init, params),
+        opt_state_shardings(optimizer.transformation, params),
+    )
+    step: Any = jax.ShapeDtypeStruct((), jnp.int32, sharding=scalar)
+    return LearnerState(params=params, opt_state=opt_state, step=step)
+
+
 def check_finite(
     loss: Sequence[float], applied: Sequence[Applied], names: Sequence[str], *, where: str
 ) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -78,6 +79,29 @@ def load_generation_config(folder: pathlib.Path) -> dict[str, Any]:
         return read_json(folder / GENERATION_CONFIG)
     hf = read_json(folder / CONFIG)
     return {name: hf[name] for name in TOKEN_IDS if hf.get(name) is not None}
+
+
+def fingerprint(folder: pathlib.Path) -> dict[str, str]:
+    """What tells one checkpoint directory from another, without reading all of its weights.
+
+    Returns:
+      File name -> SHA-256 of its content; of a weight file that of its header (names, shapes, places of all
+      tensors) and its size.
+
+    Raises:
+      FileNotFoundError: `folder` has no config.json.
+    """
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(f"no {CONFIG} in {folder}")
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            start = file.read(8)
+            header = file.read(int.from_bytes(start, "little"))
+        found[path.name] = f"{hashlib.sha256(header).hexdigest()} ({path.stat().st_size} bytes)"
+    return found
 
 
 def load(

@@ -49,10 +49,15 @@ def init(config: ModelConfig, key: jax.Array, mesh: Mesh) -> nnx.State:
     options_of(config)
 
     def adapters() -> nnx.State:  # the base that is made beside them is dead code, which XLA removes
-        return nnx.split_state(decoder.init(config, key)[1], nnx.LoRAParam, ...)[0]
+        return adapters_of(decoder.init(config, key)[1])
 
     shardings = param_shardings(mesh, jax.eval_shape(adapters), decoder.logical_axes(config))
     return jax.jit(adapters, out_shardings=shardings)()
+
+
+def adapters_of(params: nnx.State) -> nnx.State:
+    """The adapters among all parameters of a model that has them; arrays or abstract values."""
+    return nnx.split_state(params, nnx.LoRAParam, ...)[0]
 
 
 def combine(frozen: nnx.State | None, trained: nnx.State) -> nnx.State:

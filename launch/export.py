@@ -1,0 +1,67 @@
+"""Write a trained model as a Hugging Face directory, or its adapters as a PEFT directory.
+
+    python -m launch.export --workdir=runs/quickstart --out=DIR
+    python -m launch.export --workdir=runs/lora --out=DIR --adapters
+
+Adapters are merged into the model unless --adapters asks for them alone. `transformers` and `peft` read
+the directories, and `--config.model.path=DIR` trains on from a model. --out must not have anything in it.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from absl import flags
+from flax import nnx
+
+from launch import cli
+from vict_jax import config as config_lib
+from vict_jax.job import Job, open_job
+from vict_jax.metrics import RunError, read_json
+from vict_jax.models import hf, lora, peft
+from vict_jax.train import load_params
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
+_OUT = flags.DEFINE_string("out", None, "directory to write")
+_UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
+_ADAPTERS = flags.DEFINE_bool("adapters", False, "only the LoRA adapters, in PEFT's format")
+_DTYPE = flags.DEFINE_enum("dtype", None, list(hf.DTYPES), "precision of the weights; as trained if left out")
+
+
+def export_model(job: Job, params: nnx.State, folder: pathlib.Path, dtype: str | None) -> None:
+    """Write the whole model with tokenizer and generation settings, adapters merged."""
+    source, model = job.config.model.path, job.model
+    if job.frozen is not None:
+        params, model = lora.merge(model, job.frozen, params), lora.without_adapters(model)
+    own = {"eos_token_id": list(job.codec.stop_ids), "pad_token_id": job.codec.tokenizer.pad_token_id}
+    hf.export(
+        folder,
+        model,
+        params,
+        tokenizer=job.codec.tokenizer,
+        generation_config=hf.load_generation_config(pathlib.Path(source)) if source else own,
+        dtype=dtype,
+    )
+
+
+def main() -> None:
+    """Restore the checkpoint and write the directory."""
+    if _WORKDIR.value is None or _OUT.value is None:
+        raise ValueError("--workdir=DIR (of a run) and --out=DIR (to write) are needed")
+    workdir, folder = pathlib.Path(_WORKDIR.value), pathlib.Path(_OUT.value)
+    if not (workdir / "config.json").is_file():
+        raise RunError(f"--workdir={workdir} holds no run (no config.json in it)")
+    config = config_lib.from_plain(read_json(workdir / "config.json"))
+    if _ADAPTERS.value and not config.model.lora_rank:
+        raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
+    with open_job(config, workdir) as job:
+        update, params = load_params(job, workdir, _UPDATE.value)
+        if _ADAPTERS.value:
+            peft.save(folder, job.model, params, base_model=config.model.path)
+        else:
+            export_model(job, params, folder, _DTYPE.value)
+    print(f"written to {folder}: {'adapters' if _ADAPTERS.value else 'model'} after update {update}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
