@@ -1,4 +1,4 @@
-"""What the worked cases share: one verifier for all kinds, one padded shape, so that few programs are compiled."""
+"""What the worked cases share: one verifier of all kinds and one padded shape, so little is compiled."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def verifier(satisfied: Any, params: Mapping[str, Any]) -> Any:
     return jnp.stack([jnp.asarray(value, jnp.float32) for value in values])[params["kind"].max()]
 
 
-def run(inputs: CreditInputs, options: VictOptions, method: str = "vict") -> CreditOutput:
-    output, violations = assign_credit(inputs, method=method, aggregate=verifier, options=options)
+def run(inputs: CreditInputs, options: VictOptions) -> CreditOutput:
+    output, violations = assign_credit(inputs, method="vict", aggregate=verifier, options=options)
     assert int(violations) == 0
     return output
 
