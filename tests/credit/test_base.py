@@ -10,6 +10,7 @@ from tests.credit import builders, oracle
 from vict_jax.credit.base import BASES, dr_grpo, grpo, rloo
 from vict_jax.credit.methods import METHODS
 from vict_jax.credit.options import VictOptions
+from vict_jax.types import CreditInputs, CreditOutput
 
 EPS = 1e-6
 REAL4 = jnp.ones(4, bool)
@@ -77,7 +78,12 @@ def test_bases_equal_the_loops(base: str) -> None:
         np.testing.assert_allclose(scale, expected_scale, rtol=1e-5)
 
 
-def one_token_group(scores: tuple[float, float]) -> builders.CreditInputs:
+def output_of(method: str, inputs: CreditInputs, options: VictOptions = builders.DEFAULT) -> CreditOutput:
+    """All methods are compiled together, once for each shape."""
+    return builders.run_many(inputs, tuple(METHODS), options=options)[method]
+
+
+def one_token_group(scores: tuple[float, float]) -> CreditInputs:
     final = [[builders.S if score > 0 else builders.U] for score in scores]
     rollouts = [
         builders.rollout(score, end, steps=1, writes=[(0, 0)])
@@ -89,18 +95,18 @@ def one_token_group(scores: tuple[float, float]) -> builders.CreditInputs:
 @pytest.mark.parametrize("method", METHODS)
 def test_field_report_01_share_of_dead_groups_is_reported(method: str) -> None:
     inputs = builders.batch([one_token_group((1.0, 0.0)), one_token_group((0.0, 0.0))])
-    output = builders.jitted(method)(inputs)
+    output = output_of(method, inputs)
     assert float(output.diagnostics["dead_groups"]) == 0.5
     assert float(output.diagnostics["groups"]) == 2.0
     padded = builders.pad(inputs, groups=2, rollouts=1)
-    output = builders.jitted(method)(padded)
+    output = output_of(method, padded)
     assert float(output.diagnostics["dead_groups"]) == 0.5
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_field_report_02_dead_group_has_no_policy_part(method: str) -> None:
     inputs = builders.batch([one_token_group((1.0, 0.0)), one_token_group((1.0, 1.0))])
-    output = builders.jitted(method)(inputs)
+    output = output_of(method, inputs)
     assert (np.asarray(output.advantages[0]) != 0).all()
     np.testing.assert_array_equal(output.advantages[1], np.zeros((2, 1)))
     np.testing.assert_array_equal(output.correction[1], np.zeros((2, 1)))
@@ -109,7 +115,7 @@ def test_field_report_02_dead_group_has_no_policy_part(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_field_report_03_statistics_stay_inside_the_group(method: str) -> None:
     inputs = builders.batch([one_token_group((1.0, 0.0)), one_token_group((101.0, 100.0))])
-    output = builders.jitted(method)(inputs)
+    output = output_of(method, inputs)
     np.testing.assert_allclose(output.base[1], output.base[0], rtol=1e-6)
     assert float(output.base[0, 0, 0]) > 0
 
@@ -119,7 +125,7 @@ def test_long_rollouts_do_not_weigh_more_in_the_statistics(method: str) -> None:
     """Lengths 1 and 3, returns 10 and 0: +-0.7071, not 1.5 and -0.5 as when every step counts."""
     rollouts = [builders.rollout(10.0, [builders.S], steps=1), builders.rollout(0.0, [builders.U], steps=3)]
     inputs = builders.group(rollouts, weight=[1.0])
-    output = builders.jitted(method)(inputs)
+    output = output_of(method, inputs)
     expected = {"rloo": 10.0, "dr_grpo": 5.0}.get(method, 0.70710678)
     np.testing.assert_allclose(
         output.base[0], [[expected, 0, 0], [-expected, -expected, -expected]], rtol=1e-5
@@ -130,8 +136,8 @@ def test_long_rollouts_do_not_weigh_more_in_the_statistics(method: str) -> None:
 def test_field_report_11_five_rows_padded_to_eight_keep_their_bits(method: str) -> None:
     inputs = builders.random_inputs(3, groups=2, rollouts=5, exact_params=True)
     padded = builders.pad(inputs, rollouts=3)
-    run_method = builders.jitted(method, options=VictOptions(center="mean"))
-    plain, output = run_method(inputs), run_method(padded)
+    options = VictOptions(center="mean")
+    plain, output = output_of(method, inputs, options), output_of(method, padded, options)
     np.testing.assert_array_equal(output.advantages[:, :5], plain.advantages)
     np.testing.assert_array_equal(output.advantages[:, 5:], 0.0)
     assert plain.diagnostics.keys() == output.diagnostics.keys()
@@ -143,6 +149,6 @@ def test_method_table_names_the_bases() -> None:
     inputs = builders.random_inputs(1, groups=2)
     for base in BASES:
         output = builders.jitted(base, options=VictOptions(base="grpo"))(inputs)
-        expected = builders.jitted("vict", options=VictOptions(base=base))(inputs).base
+        expected = builders.jitted("outcome_only", options=VictOptions(base=base))(inputs).base
         np.testing.assert_array_equal(output.advantages, expected)
         assert output.proofs is None
