@@ -224,3 +224,86 @@ def test_the_prompt_asks_for_what_the_parser_takes(reply, text):
 def test_options_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
         RolloutOptions(**change)
+
+
+def play_on(opts, steps, seed=0, stop=lambda t: True):
+    """Like `play`, for contexts that may begin a new sequence: what every reply was sampled from."""
+    rng = np.random.default_rng(seed)
+    context = start_context(make_template(CODEC, opts), FIRST)
+    cached, given, replies, fresh = [], [], [], []
+    for t in range(steps):
+        prompt = context.prompt()
+        if prompt is None:
+            break
+        assert prompt.fresh or prompt.ids[0] == cached[-1]
+        given.append(list(prompt.ids) if prompt.fresh else cached[:-1] + prompt.ids)
+        assert len(given[-1]) + opts.max_new_tokens <= opts.max_context
+        replies.append(random_reply(rng, stop(t)))
+        fresh.append(prompt.fresh)
+        cached = given[-1] + replies[-1].ids.tolist()
+        context.add_reply(replies[-1])
+        context.add_observation(observation(t))
+    return context, given, replies, fresh
+
+
+@pytest.mark.parametrize("template", ["plain", "chat"])
+def test_a_shortened_append_context_begins_anew_and_trains_every_reply_once(template):
+    limit = 350 if template == "chat" else 140
+    opts = options("append", template, max_context=limit, overflow="shorten")
+    context, given, replies, fresh = play_on(opts, 25, stop=lambda t: t % 3 != 1)
+    assert len(replies) == 25
+    sequences = context.sequences()
+    assert 2 < len(sequences) == sum(fresh) < 25 // 2
+    # A sequence goes on for several steps before it is full again, its first step is the second observation.
+    starts = [t for t, new in enumerate(fresh) if new]
+    assert starts[0] == 0
+    assert min(np.diff(starts)) > 1
+    assert context.shortened == 25 - starts[1]
+    step = 0
+    for sequence in sequences:
+        for t in sorted(set(sequence.step[sequence.trained].tolist())):
+            assert t == step
+            at, end = len(given[t]), len(given[t]) + len(replies[t].ids)
+            assert sequence.ids[:at].tolist() == given[t]
+            assert sequence.ids[at:end].tolist() == replies[t].ids.tolist()
+            assert sequence.trained[at:end].all()
+            np.testing.assert_array_equal(sequence.logp[at:end], replies[t].logp)
+            step += 1
+        assert len(sequence.ids) <= limit
+    assert step == 25
+    assert sum(int(s.trained.sum()) for s in sequences) == sum(len(reply.ids) for reply in replies)
+    for t in starts[1:]:
+        text = CODEC.decode(given[t])
+        assert text.count(FIRST.text) == 1
+        assert text.count("...\n") == 1
+        kept = [n for n in range(25) if f"You are at door {n}.\n" in text]
+        assert kept == list(range(kept[0], t))  # the latest steps, none left out in between
+        always = len(given[0]) - len(CODEC.text("Commands:\nnext door\ntake key\n")) + 2
+        assert len(kept) == 1 or len(given[t]) <= (limit - opts.max_new_tokens + always) // 2
+
+
+def test_the_first_shortened_prompt_reads_like_a_window():
+    opts = options("append", listed=False, max_context=90, overflow="shorten")
+    context = start_context(make_template(CODEC, opts), FIRST)
+    for t in range(9):
+        prompt = context.prompt()
+        if prompt.fresh and t:
+            break
+        ids = np.array([*CODEC.text("next door"), CODEC.end_id], np.int32)
+        context.add_reply(Reply(ids, np.zeros(len(ids), np.float32), "next door"))
+        context.add_observation(observation(t + 1))
+    assert CODEC.decode(prompt.ids) == (
+        f"{FIRST.text}\n...\nYou are at door {t - 1}.\n>next door<|im_end|>\nYou are at door {t}.\n>"
+    )
+
+
+def test_an_observation_that_never_fits_ends_a_shortened_context():
+    opts = options("append", listed=False, max_context=60, overflow="shorten")
+    context, given, *_ = play_on(opts, 1)
+    assert len(given) == 1
+    context = start_context(make_template(CODEC, opts), FIRST)
+    context.prompt()
+    context.add_reply(random_reply(np.random.default_rng(0), True))
+    context.add_observation(Observation("door " * 60, ()))
+    assert context.prompt() is None
+    assert len(context.sequences()) == 1

@@ -105,7 +105,8 @@ class AppendContext:
 
     A sequence that is full ends the rollout or, with `overflow="shorten"`, is left behind: a new one begins
     with the first observation, a mark for what is left out, and the most recent steps that fit into half
-    the room (so that it can grow again before the next time). Its earlier replies are context only.
+    the room behind these (so that it can grow again before the next time). Its earlier replies are context
+    only.
     """
 
     def __init__(self, template: Template, first: Observation) -> None:
@@ -149,15 +150,16 @@ class AppendContext:
 
     def _shorten(self, room: int) -> bool:
         """Begin a new sequence of at most `room` tokens; False if not even the present step fits."""
+        opening, always = self._template.opening, [f"{self._first.text}\n", OMITTED]
+        half = (room + len(opening) + len(self._template.turn(always))) // 2
         for start in range(1, len(self._turns) + 1):
             kept = [dataclasses.replace(turn, trained=False) for turn in self._turns[start:]]
             step = kept[0].step if kept else len(self._situations) - 1
-            told: list[Piece] = [f"{self._first.text}\n", OMITTED, *self._situations[step]]
-            head = [*self._template.opening, *self._template.turn(told)]
+            head = [*opening, *self._template.turn([*always, *self._situations[step]])]
             new = self._new if kept else head
             if kept:
                 kept[0] = dataclasses.replace(kept[0], fed=head)
-            if sum(map(len, kept)) + len(new) <= (room // 2 if kept else room):
+            if sum(map(len, kept)) + len(new) <= (half if kept else room):
                 self._full.append(self._turns)
                 self._turns, self._new, self._started = kept, new, False
                 return True

@@ -150,7 +150,7 @@ class PlainTemplate:
 
     def __init__(self, codec: Codec, options: RolloutOptions, examples: Sequence[Example] = ()) -> None:
         self.codec, self.options, self.end_id = codec, options, codec.end_id
-        opening = [*codec.text(f"{options.instruction}\n")] if options.instruction else []
+        opening = codec.reply(f"{options.instruction}\n") if options.instruction else []
         for example in examples:
             ids = codec.reply(example.reply)
             opening += [*self.turn(example.pieces), *ids, *self.close(np.array(ids))]
@@ -211,9 +211,9 @@ class ChatTemplate:
     def _open(self, head: Sequence[str], examples: Sequence[Example]) -> list[int]:
         ids = self.codec.reply(head[0])
         for after in head[1:]:
-            ids += [*self.codec.text(instruction(self.options)), *self.codec.reply(after)]
+            ids += self.codec.reply(instruction(self.options)) + self.codec.reply(after)
         if InstructionRole(self.options.instruction_role) is InstructionRole.USER:
-            ids += self.codec.text(f"{instruction(self.options)}\n")
+            ids += self.codec.reply(f"{instruction(self.options)}\n")
         for example in examples:
             ids += [*self.codec.text(_message(example.pieces)), *self._earlier]
             ids += [*self.codec.reply(example.reply), *self._between]
