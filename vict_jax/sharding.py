@@ -19,9 +19,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor")
+AnyMesh = Mesh | AbstractMesh  # with devices, or planned
 
 # Logical axis of a weight (`models.decoder.weights`) -> mesh axis; None is not split.
 RULES: Mapping[str | None, str | None] = {
@@ -89,17 +90,17 @@ def make_mesh(shape: tuple[int, int, int] = (1, 1, 1)) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:wanted])
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: AnyMesh) -> NamedSharding:
     """The same value on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_parts(mesh: Mesh) -> int:
+def batch_parts(mesh: AnyMesh) -> int:
     """Parts into which the rows of a batch are split."""
     return _parts(mesh, _ROWS)
 
 
-def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
+def batch_sharding(mesh: AnyMesh, sizes: Sequence[int] = ()) -> NamedSharding:
     """Axis 0 (rows) split over `data` and `fsdp`, for batches, caches and sampler inputs.
 
     Args:
@@ -115,7 +116,7 @@ def batch_sharding(mesh: Mesh, sizes: Sequence[int] = ()) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(_ROWS))
 
 
-def check_tensor_axis(mesh: Mesh, **sizes: int) -> None:
+def check_tensor_axis(mesh: AnyMesh, **sizes: int) -> None:
     """Raise ValueError unless `tensor` divides each of the named sizes (numbers of heads, vocabulary)."""
     for name, size in sizes.items():
         if size % mesh.shape["tensor"]:
@@ -132,7 +133,7 @@ def spec(axes: tuple[str | None, ...]) -> PartitionSpec:
     return PartitionSpec(*(RULES[axis] for axis in axes))
 
 
-def param_shardings(mesh: Mesh, params: Any, logical_axes: Mapping[str, Any]) -> Any:
+def param_shardings(mesh: AnyMesh, params: Any, logical_axes: Mapping[str, Any]) -> Any:
     """Sharding of every parameter, in the tree of `params`.
 
     Args:
@@ -160,13 +161,13 @@ def param_shardings(mesh: Mesh, params: Any, logical_axes: Mapping[str, Any]) ->
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-def spread(x: jax.Array) -> Mesh | None:
+def spread(x: jax.Array) -> AbstractMesh | None:
     """The mesh that `x` is on under `jit`, None where that is one device."""
     mesh = jax.typeof(x).sharding.mesh
     return None if mesh.empty or mesh.size == 1 else mesh
 
 
-def activation(mesh: Mesh, shape: Sequence[int], *axes: str | None) -> NamedSharding:
+def activation(mesh: AnyMesh, shape: Sequence[int], *axes: str | None) -> NamedSharding:
     """Where an activation, or a part of the key/value cache, lies; see `constrain`."""
     partition = [_ROW_AXES[axis] if axis in _ROW_AXES else RULES[axis] for axis in axes]
     divided = [
@@ -191,7 +192,7 @@ def row_parts(x: jax.Array) -> int:
     return 1 if mesh is None else batch_parts(mesh)
 
 
-def _parts(mesh: Mesh, axes: str | tuple[str, ...]) -> int:
+def _parts(mesh: AnyMesh, axes: str | tuple[str, ...]) -> int:
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 

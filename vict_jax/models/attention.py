@@ -7,6 +7,7 @@ up to itself, and the tokens of a segment lie in order, so the mask is "same seg
 from __future__ import annotations
 
 import functools
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,8 @@ def self_attention(
     b, s, n, h = q.shape
     if kind == "splash":
         return splash_attention(q, k, v, segment).reshape(b, s, n * h)
-    out = jax.nn.dot_product_attention(q, k, v, mask=(bias == 0)[:, None], implementation=kind)  # type: ignore[arg-type]
+    kernel: Literal["cudnn", "xla"] = "cudnn" if kind == "cudnn" else "xla"
+    out = jax.nn.dot_product_attention(q, k, v, mask=(bias == 0)[:, None], implementation=kernel)
     return out.reshape(b, s, n * h)
 
 
@@ -148,7 +150,8 @@ def splash_attention(
     Args:
       interpret: run it on any platform, slowly, for tests.
     """
-    mesh, kernel = sharding.spread(q), functools.partial(_splash_rows, interpret=interpret)
+    mesh = sharding.spread(q)
+    kernel = functools.partial(_splash_rows, interpret=interpret)
     if mesh is None:
         return kernel(q, k, v, segment)
     heads = sharding.activation(mesh, q.shape, "rows", None, "heads", None).spec
@@ -165,7 +168,7 @@ def _splash_rows(
     _, s, n, h = q.shape
     kernel = _splash(s, n, interpret)
 
-    def row(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -> jax.Array:
+    def row(q: jax.Array, k: jax.Array, v: jax.Array, segment: jax.Array) -> Any:
         return kernel(q, k, v, segment_ids=splash_kernel.SegmentIds(segment, segment))
 
     q, k, v = (y.swapaxes(1, 2) for y in (q * h**-0.5, k, v))

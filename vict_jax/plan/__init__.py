@@ -1,0 +1,1 @@
+"""How much memory a run needs on each device, worked out from shapes before anything is allocated."""
