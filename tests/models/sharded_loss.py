@@ -60,14 +60,14 @@ def main(shape: tuple[int, int, int]) -> None:
             session.release([1, 4, 5])
             rows = [0, 2, 3, 6]
             then = session.extend(rows, [np.array([first[r].ids[-1], 9]) for r in rows], keys[rows])
-        cache_spec = str(session._cache.k[0].sharding)
+        cache_shard = session._cache.k[0].addressable_shards[0].data.shape[:2]
         samples.append([[*map(int, s.ids)] for s in (*first, *then)])
     q = split["layers"]["q"][...]
     report = {
         "loss": [float(value), float(value_split)],
         "largest_gradient_difference": max(jax.tree.leaves(difference)),
         "samples": samples,
-        "cache": cache_spec,
+        "cache": list(cache_shard),
         "shard": list(q.addressable_shards[0].data.shape),
     }
     json.dump(report, sys.stdout)

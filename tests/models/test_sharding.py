@@ -19,7 +19,7 @@ from vict_jax.models import decoder
 SCRIPT = pathlib.Path(__file__).with_name("sharded_loss.py")
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 2)])
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 1, 2)])
 def test_sharded_equals_unsharded(shape):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SCRIPT.parents[2])}
@@ -31,8 +31,34 @@ def test_sharded_equals_unsharded(shape):
     assert split == pytest.approx(single, abs=1e-5)
     assert report["largest_gradient_difference"] < 1e-5
     assert report["samples"][0] == report["samples"][1]
-    assert "('data', 'fsdp')" in report["cache"]
-    assert report["shard"] == [2, 32, 32]  # really split: [2 layers, 64 / fsdp, 64 / tensor]
+    assert report["cache"] == [8 // (shape[0] * shape[1]), 2 // shape[2]]  # rows, key/value heads
+    assert report["shard"] == [2, 64 // shape[1], 64 // shape[2]]
+
+
+def test_sizes_of_a_mesh_from_options():
+    options = sharding.MeshOptions(data=2, fsdp=-1, tensor=4)
+    assert options.shape(64) == (2, 8, 4)
+    assert sharding.MeshOptions().shape(5) == (1, 1, 1)
+    with pytest.raises(ValueError, match=r"\(2, -1, 4\) of .* do not divide the number of devices, 12"):
+        options.shape(12)
+    with pytest.raises(ValueError, match="mesh.fsdp=0 is not allowed"):
+        sharding.MeshOptions(fsdp=0)
+    with pytest.raises(ValueError, match="only one size of the mesh may be -1"):
+        sharding.MeshOptions(data=-1, fsdp=-1)
+
+
+def test_heads_that_tensor_does_not_divide_are_named():
+    mesh = jax.sharding.AbstractMesh((1, 1, 4), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
+    sharding.check_tensor_axis(mesh, num_heads=8)
+    with pytest.raises(ValueError, match="num_kv_heads=2 is not divisible by mesh axis 'tensor' of size 4"):
+        sharding.check_tensor_axis(mesh, num_heads=8, num_kv_heads=2)
+
+
+def test_an_activation_is_split_where_its_sizes_allow():
+    mesh = jax.sharding.AbstractMesh((2, 2, 2), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
+    spec = sharding.activation(mesh, (8, 3, 4), "rows", None, "kv_heads").spec
+    assert spec == PartitionSpec(("data", "fsdp"), None, "tensor")
+    assert sharding.activation(mesh, (1, 3, 5), "rows", None, "kv_heads").spec == PartitionSpec(None, None, None)
 
 
 def test_mesh_of_one_device_states_its_axis_types():
