@@ -41,7 +41,7 @@ def test_sizes_of_a_mesh_from_options():
     assert sharding.MeshOptions().shape(5) == (1, 1, 1)
     with pytest.raises(ValueError, match=r"\(2, -1, 4\) of .* do not divide the number of devices, 12"):
         options.shape(12)
-    with pytest.raises(ValueError, match="mesh.fsdp=0 is not allowed"):
+    with pytest.raises(ValueError, match=r"mesh\.fsdp=0 is not allowed"):
         sharding.MeshOptions(fsdp=0)
     with pytest.raises(ValueError, match="only one size of the mesh may be -1"):
         sharding.MeshOptions(data=-1, fsdp=-1)
@@ -58,7 +58,9 @@ def test_an_activation_is_split_where_its_sizes_allow():
     mesh = jax.sharding.AbstractMesh((2, 2, 2), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
     spec = sharding.activation(mesh, (8, 3, 4), "rows", None, "kv_heads").spec
     assert spec == PartitionSpec(("data", "fsdp"), None, "tensor")
-    assert sharding.activation(mesh, (1, 3, 5), "rows", None, "kv_heads").spec == PartitionSpec(None, None, None)
+    assert sharding.activation(mesh, (1, 3, 5), "rows", None, "kv_heads").spec == PartitionSpec(
+        None, None, None
+    )
 
 
 def test_mesh_of_one_device_states_its_axis_types():
