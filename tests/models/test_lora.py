@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -39,7 +40,7 @@ def make(*targets: str, **changes: object) -> tuple[config.ModelConfig, nnx.Stat
     adapters, rng = lora.init(model, jax.random.key(1), mesh), np.random.default_rng(2)
 
     def moved(x: jax.Array) -> jax.Array:
-        return jax.device_put(np.asarray(x) + 0.3 * rng.normal(size=x.shape).astype(np.float32), x.sharding)
+        return jax.device_put(np.asarray(x) + 0.1 * rng.normal(size=x.shape).astype(np.float32), x.sharding)
 
     return model, base, jax.tree.map(moved, adapters)
 
@@ -47,17 +48,16 @@ def make(*targets: str, **changes: object) -> tuple[config.ModelConfig, nnx.Stat
 IDS = np.random.default_rng(0).integers(0, BASE.vocab_size, (3, 9)).astype(np.int32)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(graphdef: nnx.GraphDef, params: nnx.State) -> jax.Array:
+    position = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
+    hidden, _ = decoder.apply(graphdef, params, jnp.asarray(IDS), jnp.ones_like(position), position)
+    return decoder.logits(graphdef, params, hidden)
+
+
 def logits(model: config.ModelConfig, params: nnx.State) -> np.ndarray:
     """f32[3, 9, v] of `IDS`, uncached."""
-
-    @jax.jit
-    def forward(params: nnx.State) -> jax.Array:
-        position = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
-        graphdef = decoder.structure(model)
-        hidden, _ = decoder.apply(graphdef, params, jnp.asarray(IDS), jnp.ones_like(position), position)
-        return decoder.logits(graphdef, params, hidden)
-
-    return np.asarray(forward(params))
+    return np.asarray(_forward(decoder.structure(model), params))
 
 
 def with_products(model: config.ModelConfig, base: nnx.State, adapters: nnx.State) -> nnx.State:
@@ -98,15 +98,18 @@ def test_new_adapters_change_no_bit_and_are_those_of_peft() -> None:
     assert lora.combine(None, base) is base
 
 
-@pytest.mark.parametrize("targets", [(target,) for target in TARGETS] + [TARGETS])
-def test_an_adapter_adds_its_product_to_the_weight(targets: tuple[str, ...]) -> None:
-    model, base, adapters = make(*targets)
+@pytest.mark.parametrize("target", [*TARGETS, "all"])
+def test_an_adapter_adds_its_product_to_the_weight(target: str) -> None:
+    model, base, adapters = make()
+    if target != "all":  # every other B is 0
+        kept = f"{target.removesuffix('_proj')}_lora_b"
+        parts = nnx.to_pure_dict(adapters)["layers"]
+        off = {name: x if name.endswith("_a") or name == kept else 0 * x for name, x in parts.items()}
+        adapters = nnx.State({"layers": jax.tree.map(nnx.LoRAParam, off)})
     plain = lora.without_adapters(model)
     got = logits(model, lora.combine(base, adapters))
-    np.testing.assert_allclose(
-        got, logits(plain, with_products(model, base, adapters)), atol=LOGITS_TOLERANCE
-    )
-    np.testing.assert_allclose(got, logits(plain, lora.merge(model, base, adapters)), atol=LOGITS_TOLERANCE)
+    for whole in (with_products(model, base, adapters), lora.merge(model, base, adapters)):
+        np.testing.assert_allclose(got, logits(plain, whole), atol=LOGITS_TOLERANCE)
     assert np.abs(got - logits(plain, base)).max() > 1e-2
 
 
@@ -288,6 +291,7 @@ def test_a_model_with_adapters_is_not_exported_without_them(tmp_path: pathlib.Pa
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_peft_computes_the_same_logits(kind: str, tmp_path: pathlib.Path) -> None:
     """The `peft` package over an exported base, and back: what it saves is read."""
