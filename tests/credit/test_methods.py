@@ -12,10 +12,12 @@ import pytest
 
 from tests.credit import builders
 from tests.credit.builders import DEFAULT, conjunctive, random_inputs, run_many
+from vict_jax.batching import to_device, to_host
 from vict_jax.credit.assign import assign_credit, assign_many
 from vict_jax.credit.diagnostics import check_controlled
 from vict_jax.credit.methods import METHODS, Claim
 from vict_jax.credit.options import VictOptions
+from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs
 
 ALL = tuple(METHODS)
@@ -90,3 +92,14 @@ def test_a_control_is_held_to_real_steps_and_finite_stated_corrections(tamper: A
     inputs = dataclasses.replace(inputs, step_mask=np.arange(6) < length)
     output = run_many(inputs, ALL)["dense"]
     assert int(check(inputs, dataclasses.replace(output, **tamper(output)))) == violations
+
+
+def test_methods_trace_and_run_without_hidden_transfers() -> None:
+    """As in training: tables and keys are constants of the program, nothing is sent along silently."""
+    inputs = to_device(random_inputs(5, groups=1, rollouts=5), replicated(make_mesh()))
+    with jax.transfer_guard("disallow"):
+        outputs, violations = to_host(
+            assign_many(inputs, methods=builders.CONTROLS, aggregate=conjunctive, options=VictOptions(seed=3))
+        )
+    assert violations == 0
+    assert sorted(outputs) == sorted(builders.CONTROLS)
