@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -45,9 +49,7 @@ class Adapted:
         return batching.to_device(batch, sharding.batch_sharding(self.mesh))
 
 
-@pytest.fixture(scope="module")
-def adapted(lab):
-    mesh = sharding.make_mesh()
+def make_adapted(lab, mesh):
     base_graphdef, base = lab.fresh_params(mesh)
     options = LoraOptions(rank=2, alpha=4.0, targets=frozenset(LORA_TARGETS))
     model = dataclasses.replace(lab.MODEL, lora=options)
@@ -56,7 +58,7 @@ def adapted(lab):
         graphdef,
         lora.init(model, jax.random.key(1), mesh),
         OPTIMIZER,
-        options=PpoOptions(micro_rows=2),
+        options=PpoOptions(micro_rows=4),
         temperature=1.0,
         mesh=mesh,
         frozen=base,
@@ -65,9 +67,20 @@ def adapted(lab):
 
 
 @pytest.fixture(scope="module")
-def rows(lab):
+def adapted(lab):
+    return make_adapted(lab, sharding.make_mesh())
+
+
+def make_rows(lab):
     rng = np.random.default_rng(0)
-    return lab.pack([[lab.make_sequence(rng, steps=steps)] for steps in LENGTHS], row_length=24)
+    return lab.pack(
+        [[lab.make_sequence(rng, steps=steps)] for steps in LENGTHS], row_length=24, row_multiple=4
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(lab):
+    return make_rows(lab)
 
 
 def advantages():
@@ -75,17 +88,25 @@ def advantages():
     return (np.random.default_rng(0).normal(size=real.shape) * real).reshape(1, 2, -1).astype(np.float32)
 
 
+def one_update(adapted, rows, state=None):
+    """Score with the base as the reference, then one update. (new state, metrics)."""
+    state = init_state(adapted.adapters(), OPTIMIZER) if state is None else state
+    batch = adapted.put(rows)
+    ref = score_batch(adapted.learner, adapted.base_graphdef, adapted.base, batch, num_rollouts=2)
+    adv = batching.to_device(advantages(), sharding.replicated(adapted.mesh))
+    key = jax.random.key(0)
+    with jax.transfer_guard("disallow"):
+        return ppo_update(adapted.learner, state, ref, batch, adv, key, update=1)
+
+
 def test_an_update_moves_the_adapters_and_nothing_else(adapted, rows):
     base_before, start = jax.device_get(adapted.base), adapted.adapters()
     before = jax.tree.map(jnp.copy, start)  # device_get would keep the buffers alive
-    state, batch = init_state(start, OPTIMIZER), adapted.put(rows)
+    state = init_state(start, OPTIMIZER)
     moments = [x for x in jax.tree.leaves(state.opt_state) if x.ndim]
     assert sum(x.size for x in moments) == 2 * sum(x.size for x in jax.tree.leaves(start))
-    ref = score_batch(adapted.learner, adapted.base_graphdef, adapted.base, batch, num_rollouts=2)
-    adv = batching.to_device(advantages(), sharding.replicated(adapted.mesh))
-    key, old = jax.random.key(0), state
-    with jax.transfer_guard("disallow"):
-        state, metrics = ppo_update(adapted.learner, state, ref, batch, adv, key, update=1)
+    old = state
+    state, metrics = one_update(adapted, rows, state)
     assert all(x.is_deleted() for x in jax.tree.leaves((old.params, old.opt_state)))  # donated
     assert metrics["gradient_norm"] > 0
     assert metrics["kl_reference"] > 0
@@ -122,7 +143,7 @@ def test_the_gradient_is_that_of_the_merged_weights_by_the_chain_rule(adapted, r
 def test_the_reference_is_the_base_to_the_bit(adapted, rows, lab):
     batch = adapted.put(rows)
     off = score_batch(adapted.learner, adapted.base_graphdef, adapted.base, batch, num_rollouts=2)
-    plain = lab.make_problem(micro_rows=2)
+    plain = lab.make_problem(micro_rows=4)
     _, params = lab.fresh_params(adapted.mesh)
     np.testing.assert_array_equal(
         off, score_batch(plain.learner, plain.graphdef, params, batch, num_rollouts=2)
@@ -148,3 +169,43 @@ def test_a_warm_start_of_adapters_learns(adapted, rows):
         seen.append(metrics["loss"])
     assert seen[-1] < seen[0] - 0.05
     jax.tree.map(np.testing.assert_array_equal, adapted.base, base_before)
+
+
+FOUR_DEVICES = """
+import sys
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 4)
+sys.path.insert(0, sys.argv[1])
+import conftest as lab
+import test_adapters as here
+from vict_jax import sharding
+results = []
+for shape in ((1, 1, 1), (1, 2, 2)):
+    adapted = here.make_adapted(lab, sharding.make_mesh(shape))
+    state, metrics = here.one_update(adapted, here.make_rows(lab))
+    for p, m in zip(jax.tree.leaves(state.params), jax.tree.leaves(state.opt_state[1][0].mu), strict=True):
+        assert p.sharding == m.sharding, (shape, p.sharding, m.sharding)
+    a, b = (state.params["layers"][f"q_lora_{side}"][...] for side in "ab")
+    parts = [x.addressable_shards[0].data.shape for x in (a, b)]
+    assert parts == [(2, 16 // shape[1], 2), (2, 2, 16 // shape[2])], parts
+    results.append((jax.device_get(state.params), metrics))
+for params, metrics in results[1:]:
+    for x, y in zip(jax.tree.leaves(params), jax.tree.leaves(results[0][0]), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-6)
+    for name, value in results[0][1].items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+print("equal on", len(jax.devices()), "devices")
+"""
+
+
+def test_four_devices_give_the_update_of_one():
+    here = pathlib.Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", FOUR_DEVICES, str(here)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(here.parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "equal on 4 devices"
