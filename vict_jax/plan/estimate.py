@@ -163,7 +163,8 @@ def estimate(setting: Setting, platform: str) -> Estimate:
     compiler = COMPILERS[platform]
     gradients = F32 * _elements(trained)
     resident = {
-        "weights": shard_bytes(trained) + shard_bytes(frozen),
+        "weights": shard_bytes(trained),
+        "frozen weights": shard_bytes(frozen),
         "moments": shard_bytes(state) - shard_bytes(state.params),
         "reference": shard_bytes(trained) if setting.reference and model.lora is None else 0,
         "batch": _batch_bytes(setting),
@@ -225,11 +226,14 @@ def _one_layer(setting: Setting, compiler: Compiler, platform: str, item: int) -
     """A layer in its backward pass: gathered weights, their gradient, activations and scores."""
     model = local_model(setting)
     rows = setting.micro_rows // setting.parts
-    per_token = compiler.width * model.d_model + compiler.inner * model.d_ff
+    # The input of a frozen projection is not kept, and there is no gradient of its weights.
+    frozen = model.lora is not None
+    width, inner = compiler.width - 2 * frozen, compiler.inner - frozen
+    per_token = width * model.d_model + inner * model.d_ff
     activations = rows * setting.length * per_token * item
     stored = F32 * _score_elements(model, setting.length)
     scores = 0 if _has_kernel(model, setting.length, platform) else rows * compiler.scores * stored
-    weights = compiler.layer * _layer_elements(model) * model.compute_dtype.itemsize
+    weights = (1 if frozen else compiler.layer) * _layer_elements(model) * model.compute_dtype.itemsize
     return int(activations + scores + (weights if _copied(setting, item) else 0))
 
 

@@ -21,6 +21,7 @@ _FAST: dict[str, str | bool] = {
     "xla_llvm_disable_expensive_passes": True,
 }
 PHASES = {"accumulate": "gradient", "apply": "optimizer"}  # program -> phase of the estimate
+_BESIDE = {"accumulate": "frozen weights", "apply": "moments"}  # what it is given beside trained weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +69,8 @@ def tpu_mesh(shape: tuple[int, int, int], topology: str) -> Mesh:
 def compare(setting: Setting, mesh: Mesh, platform: str) -> list[Comparison]:
     """Compile the programs of an update and compare.
 
-    The estimate counts all that is in memory; of that, a program is given only what it reads, so the moments
-    are left out for `accumulate`, and the reference and the batch for both.
+    The estimate counts all that is in memory; of that, a program is given only what it reads. So reference
+    and batch are left out for both, the moments for `accumulate`, and frozen weights for `apply`.
     """
     planned = estimate(setting, platform)
     began = time.perf_counter()
@@ -88,7 +89,7 @@ def compare(setting: Setting, mesh: Mesh, platform: str) -> list[Comparison]:
         )
         if analysis is None:
             raise ValueError(f"platform {platform!r} has no memory analysis")
-        given = planned.resident["weights"] + (planned.resident["moments"] if program == "apply" else 0)
+        given = planned.resident["weights"] + planned.resident[_BESIDE[program]]
         found.append(
             Comparison(
                 program=program,
