@@ -1,6 +1,9 @@
 """The worked example of docs/your_environment.md: a refund desk, a tiny decoder, VICT.
 
 python -m launch.local --config=configs/example.py --workdir=runs/example
+
+One seed, 96 unseen tickets, one sampled attempt each: 47.9 % after the warm start, 65.6 % after 10 updates, 68.8 %
+after 20; 164 s of CPU time.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(vocab_size=512, scan_layers=False)
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
     config.rollout.update(max_context=320, max_new_tokens=8, rows=128)
-    config.warm_start.update(tasks=3000, epochs=1, rows_per_batch=4, micro_rows=4)
+    config.warm_start.update(tasks=1200, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=20, weight_decay=0.1)
     config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
     config.ppo.update(minibatches=4, micro_rows=8)
