@@ -2,8 +2,8 @@
 
 python -m launch.local --config=configs/example.py --workdir=runs/example
 
-One seed, 96 unseen tickets, one sampled attempt each: 47.9 % after the warm start, 65.6 % after 10 updates, 68.8 %
-after 20; 164 s of CPU time.
+One seed, 96 unseen tickets, one sampled attempt each: 47.9 % after the warm start, 65.6 % after 10
+updates, 68.8 % after 20; 164 s of CPU time.
 """
 
 from __future__ import annotations
