@@ -358,6 +358,8 @@ def _atom(name: str, requires: tuple[str, ...], suffix: str = "", extra: tuple[s
         requires=tuple(required + suffix for required in requires),
         role=ScoreRole.SCORED if literals else ScoreRole.SUPPORT,
         source=f"goal of the game: {literals}" if literals else "preconditions in the game's domain",
+        # Seeing is read off the observations, everything else off the state.
+        level=2 if variables[0].endswith("_seen") else 0,
     )
 
 
