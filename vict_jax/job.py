@@ -25,7 +25,7 @@ from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
-from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings
+from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings, replicated
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
 
@@ -87,8 +87,8 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     codec = _codec(config, domain, workdir)
     make_template(codec, config.rollout)
     model = _model_config(config, codec)
-    keys = Keys(*jax.random.split(jax.random.key(config.seed), 5))
     mesh = make_mesh(config.mesh.shape(jax.device_count()))
+    keys = Keys(*jax.device_put(list(jax.random.split(jax.random.key(config.seed), 5)), replicated(mesh)))
     check_tensor_axis(mesh, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads)
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
         yield Job(

@@ -31,7 +31,7 @@ def test_sharded_equals_unsharded(shape):
     assert split == pytest.approx(single, abs=1e-5)
     assert report["largest_gradient_difference"] < 1e-5
     assert report["samples"][0] == report["samples"][1]
-    assert report["cache"] == [8 // (shape[0] * shape[1]), 2 // shape[2]]  # rows, key/value heads
+    assert report["cache"] == [4 // (shape[0] * shape[1]), 2 // shape[2]]  # rows, key/value heads
     assert report["shard"] == [2, 64 // shape[1], 64 // shape[2]]
 
 

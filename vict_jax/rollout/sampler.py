@@ -285,7 +285,8 @@ def row_keys(key: jax.Array, rollout: np.ndarray, step: np.ndarray) -> np.ndarra
     """Key data u32[n, 2] of `fold_in(fold_in(key, rollout), step)`, computed at a padded size."""
     n = len(rollout)
     pad = (0, (1 << (n - 1).bit_length()) - n)
-    rollout, step = (jax.device_put(np.pad(np.asarray(x, np.uint32), pad)) for x in (rollout, step))
+    padded = [np.pad(np.asarray(x, np.uint32), pad) for x in (rollout, step)]
+    rollout, step = jax.device_put(padded, key.sharding)
     return jax.device_get(_row_keys(key, rollout, step))[:n]
 
 
