@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vict_jax.rollout.parser import ParsedReply, ReplyFormat, format_reply, parse_reply
 
-TAGS, LINE = ReplyFormat.TAGS, ReplyFormat.LINE
+TAGS, ACTION, LINE = ReplyFormat
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,22 @@ def test_what_cannot_be_said_is_refused(action):
         format_reply(action, TAGS)
     with pytest.raises(ValueError, match="cannot be said"):
         format_reply(action, LINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "reason"),
+    [
+        ("<action>look</action>", "look", ""),
+        (" <action> look\n</action>\n", "look", ""),
+        ("look", "", "expected the tags <action></action> once each, found none"),
+        ("<think>x</think><action>look</action>", "", "once each, found <think></think>"),
+        ("I <action>look</action>", "", "text outside the blocks"),
+        ("<action>look</action> now", "", "text after </action>"),
+        ("<action></action>", "", "empty action"),
+    ],
+)
+def test_action_alone(text, action, reason):
+    parsed = parse_reply(text, ACTION, stopped=False)
+    assert (parsed.action, parsed.valid) == (action, not reason)
+    assert reason in parsed.reason
+    assert format_reply("look", ACTION) == "<action>look</action>"

@@ -28,12 +28,16 @@ from vict_jax.rollout.episode import Counts, Episode, Marks, count
 from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply, reply_text
 from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
-from vict_jax.rollout.session import MIN_PREFIX, Sample, Session
+from vict_jax.rollout.session import Sample, Session
 from vict_jax.rollout.template import Example, Template, make_template, window
 from vict_jax.rollout.tokenizer import Codec, first_stop, stop_table
 from vict_jax.sharding import batch_parts
 
 NOTHING_HAPPENS = "Nothing happens."
+
+# An opening is computed once where it is at least one part in so many of the longest prompt. Prompts behind
+# a shorter one gain less than reading it from the cache costs a small model.
+_PREFIX_SHARE = 4
 
 # (rollouts that are over, all rollouts); called after every step of the rollouts in play.
 Progress = Callable[[int, int], None]
@@ -91,7 +95,8 @@ def open_session(
 ) -> Session:
     """A sampler for rollouts with `options` and, where they have any, the same `examples`."""
     opening = make_template(codec, options, examples).opening
-    prefix = opening if len(opening) >= MIN_PREFIX else ()
+    worth_it = _PREFIX_SHARE * len(opening) >= options.max_context - options.max_new_tokens
+    prefix = opening if worth_it else ()
     stops = None
     if options.stop_strings:
         vocabulary = nnx.merge(graphdef, params).config.vocab_size

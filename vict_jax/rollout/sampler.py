@@ -344,7 +344,7 @@ class Shapes:
         """The most programs that a session can compile with these sizes, see `Session.compiled`."""
         batch, cache = len(self.batch), len(self.cache)
         width = len(self.prompt) + cache  # prompts are padded to one of these, or to what a cache has left
-        decode, prefill = batch * cache, 2 * batch * width * cache
+        decode, prefill = batch * cache, batch * width * (2 * cache + 1)
         return decode + prefill + batch * width * decode + 1
 
     def __post_init__(self) -> None:

@@ -20,9 +20,6 @@ from vict_jax.models import cache as kv
 from vict_jax.rollout import sampler
 from vict_jax.rollout.sampler import Generation, SamplerOptions, Shapes, bucket, check_room
 
-# A shorter common prefix is not worth that prompts behind it read it from the cache.
-MIN_PREFIX = 32
-
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -76,9 +73,8 @@ class Session:
         self._batch = shapes.batch[0]
         self._slot: dict[int, int] = {}  # row in play -> its place in the batch
         self._length = np.zeros(self._batch, np.int32)  # [batch], tokens in the cache
-        self._pending: dict[
-            int, int
-        ] = {}  # row with a sequence -> sampled token that is not in the cache yet
+        # Row that holds something -> its last sampled token, which is not in the cache yet.
+        self._pending: dict[int, int] = {}
         if shapes.cache[-1] > self.config.max_positions:
             raise ValueError(
                 f"the largest cache size {shapes.cache[-1]} is over the model's "
@@ -177,28 +173,20 @@ class Session:
     ) -> tuple[kv.KVCache, jax.Array]:
         """Append prompts; returns the cache and the hidden state [batch, d] of each last token."""
         base = len(self._prefix)
-        going = {self._slot[row]: t for row, t in zip(rows, tokens, strict=True) if row in self._pending}
-        fresh = {
-            self._slot[row]: t[base:] for row, t in zip(rows, tokens, strict=True) if row not in self._pending
-        }
-        self.shared_tokens += base * len(fresh)
+        prompts = {self._slot[row]: t for row, t in zip(rows, tokens, strict=True)}
+        going = {place: t for place, t in prompts.items() if self._length[place]}
+        fresh = {place: t[base:] for place, t in prompts.items() if not self._length[place]}
         distinct = list({t.tobytes(): t for t in fresh.values()}.values())
-        # Where the cache holds nothing, and no smaller batch would do, prompts are computed in place.
-        if not self._pending and bucket(len(distinct), self.shapes.batch, name="prompts") == self._batch:
-            return self._append(cache, fresh, empty=True)
+        # Where there is nothing to share, nothing in the cache, and no smaller batch would do, prompts are
+        # computed where they belong.
+        smallest = bucket(max(1, len(distinct)), self.shapes.batch, name="number of prompts")
+        if not base and not self._pending and smallest == self._batch:
+            return self._run_prefill(cache, fresh, fresh=True)
         if not going:
             return self._insert(cache, None, fresh, distinct)
-        cache, last = self._append(cache, going, empty=False)
+        cache = dataclasses.replace(cache, length=jax.device_put(self._length, self._rows))
+        cache, last = self._run_prefill(cache, going, fresh=False)
         return self._insert(cache, last, fresh, distinct) if fresh else (cache, last)
-
-    def _append(
-        self, cache: kv.KVCache, prompts: Mapping[int, np.ndarray], *, empty: bool
-    ) -> tuple[kv.KVCache, jax.Array]:
-        """Append prompts (place -> ids) to their rows, which hold nothing but the prefix if `empty`."""
-        base = len(self._prefix) if empty else 0
-        length = np.full(self._batch, base, np.int32) if empty else self._length
-        cache = dataclasses.replace(cache, length=jax.device_put(length, self._rows))
-        return self._run_prefill(cache, prompts, base=base, fresh=empty and not base)
 
     def _insert(
         self,
@@ -208,25 +196,24 @@ class Session:
         distinct: Sequence[np.ndarray],
     ) -> tuple[kv.KVCache, jax.Array]:
         """Compute prompts that begin a sequence in a batch of their own, each once, and copy them in."""
-        base, rows = len(self._prefix), bucket(len(distinct), self.shapes.batch, name="prompts")
-        self.shared_tokens += sum(map(len, prompts.values())) - sum(map(len, distinct))
-        width = min(self._width(distinct), cache.size - base)
-        part, part_last = self._run_prefill(
-            self._new_cache(rows, base + width), dict(enumerate(distinct)), base=base, fresh=not base
-        )
+        base, rows = len(self._prefix), bucket(len(distinct), self.shapes.batch, name="number of prompts")
+        self.shared_tokens += sum(base + len(t) for t in prompts.values()) - sum(map(len, distinct))
+        size = base + min(self._width(distinct), cache.size - base)
+        part = self._with_prefix(rows, size) if base else self._empty(rows, size)
+        part, part_last = self._run_prefill(part, dict(enumerate(distinct)), fresh=not base)
         number = {t.tobytes(): i for i, t in enumerate(distinct)}
         source = np.full(self._batch, -1, np.int32)
         source[list(prompts)] = [number[t.tobytes()] for t in prompts.values()]
-        self.compiled.add(("place", rows, width, self._batch, cache.size))
+        self.compiled.add(("place", rows, size, self._batch, cache.size))
         on_device = jax.device_put(source, self._rows)
         return kv.place_rows(cache, part, on_device), _place_last(last, part_last, on_device)
 
     def _run_prefill(
-        self, cache: kv.KVCache, prompts: Mapping[int, np.ndarray], *, base: int, fresh: bool
+        self, cache: kv.KVCache, prompts: Mapping[int, np.ndarray], *, fresh: bool
     ) -> tuple[kv.KVCache, jax.Array]:
-        """The compiled prefill of prompts (row of `cache` -> ids); `base` slots of it are taken."""
+        """The compiled prefill of prompts (row of `cache` -> ids)."""
         rows = cache.length.shape[0]
-        width = min(self._width(list(prompts.values())), cache.size - base)
+        width = min(self._width(list(prompts.values())), cache.size)
         ids, new = np.zeros((rows, width), np.int32), np.zeros(rows, np.int32)
         for row, t in prompts.items():
             ids[row, : len(t)], new[row] = t, len(t)
@@ -240,24 +227,24 @@ class Session:
     def _reserve(self, size: int) -> kv.KVCache:
         """The cache of the batch: of `size` slots, or of at least that many where rows hold something."""
         if self._cache is None or (not self._pending and self._cache.size != size):
-            return self._new_cache(self._batch, size)
+            return self._empty(self._batch, size)
         return kv.grow(self._cache, size) if self._cache.size < size else self._cache
 
-    def _new_cache(self, rows: int, size: int) -> kv.KVCache:
-        """A cache whose rows hold the prefix."""
-        if not len(self._prefix):
-            return kv.init_cache(self.config, rows, size, self._mesh)
-        if self._prefix_cache is None:
-            self._prefix_cache = self._compute_prefix()
-        return kv.repeat_row(self._prefix_cache, rows, size)
+    def _empty(self, rows: int, size: int) -> kv.KVCache:
+        return kv.init_cache(self.config, rows, size, self._mesh)
 
-    def _compute_prefix(self) -> kv.KVCache:
-        size = len(self._prefix)
-        self.shared_tokens -= size
-        self.compiled.add(("prefill", 1, size, size, True))
-        cache = kv.init_cache(self.config, 1, size, self._mesh)
-        ids, length = jax.device_put((self._prefix[None], np.full(1, size, np.int32)), self._everywhere)
-        return sampler.prefill(self.graphdef, self.params, cache, ids, length, fresh=True)[0]
+    def _with_prefix(self, rows: int, size: int) -> kv.KVCache:
+        """A cache whose rows hold the prefix, which is computed at the first call."""
+        if self._prefix_cache is None:
+            held = len(self._prefix)
+            self.shared_tokens -= held
+            self.compiled.add(("prefill", 1, held, held, True))
+            cache = kv.init_cache(self.config, 1, held, self._mesh)
+            ids, length = jax.device_put((self._prefix[None], np.full(1, held, np.int32)), self._everywhere)
+            self._prefix_cache, _ = sampler.prefill(
+                self.graphdef, self.params, cache, ids, length, fresh=True
+            )
+        return kv.repeat_row(self._prefix_cache, rows, size)
 
     def _compact(self) -> None:
         """Gather the rows in play into the smallest batch size that holds them."""
