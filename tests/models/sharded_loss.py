@@ -43,23 +43,28 @@ def main(shape: tuple[int, int, int]) -> None:
     difference = jax.tree.map(
         lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), grad, grad_split
     )
-    samples = []
+    samples, prefix = [], [5, 9]
     for weights, on in ((params, None), (split, mesh)):
         session = Session(
             graphdef,
             weights,
             options=sampler.SamplerOptions(max_new_tokens=5, stop_ids=(3,)),
             shapes=sampler.Shapes(batch=(4, 8), prompt=(8,), cache=(16, 24)),
+            prefix=prefix,
             mesh=on,
         )
         key = jax.random.key(1)
         with jax.transfer_guard("disallow"):
             session.start(7)
             keys = sampler.row_keys(key, np.arange(7), np.zeros(7))
-            first = session.extend(range(7), [row[:6] for row in ids[:7]], keys)
+            # Equal prompts behind a common prefix; later one row begins anew beside three that go on.
+            prompts = [np.array([*prefix, *row[:6]]) for row in ids[[0, 1, 2, 3, 0, 1, 2]]]
+            first = session.extend(range(7), prompts, keys)
             session.release([1, 4, 5])
+            session.restart([2])
             rows = [0, 2, 3, 6]
-            then = session.extend(rows, [np.array([first[r].ids[-1], 9]) for r in rows], keys[rows])
+            after = [np.array([*prefix, 7] if r == 2 else [first[r].ids[-1], 9]) for r in rows]
+            then = session.extend(rows, after, keys[rows])
         cache_shard = session._cache.k[0].addressable_shards[0].data.shape[:2]
         samples.append([[*map(int, s.ids)] for s in (*first, *then)])
     q = split["layers"]["q"][...]
