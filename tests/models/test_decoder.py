@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from tests.models import oracle
+from vict_jax.models import attention
 from vict_jax.models import cache as kv
 from vict_jax.models import config as C
 from vict_jax.models import decoder
@@ -55,8 +56,8 @@ def test_head_norms_and_output_bias_equal_the_numpy_oracle(bias):
 def test_query_blocks_equal_the_oracle():
     """A length that splits into blocks of unequal width."""
     config, graphdef, params = make(num_layers=1)
-    ids = np.random.default_rng(2).integers(0, 53, 4 * decoder.MIN_QUERY_BLOCK - 21)
-    assert len(ids) > 2 * decoder.MIN_QUERY_BLOCK
+    ids = np.random.default_rng(2).integers(0, 53, 4 * attention.MIN_QUERY_BLOCK - 21)
+    assert len(ids) > 2 * attention.MIN_QUERY_BLOCK
     expected = oracle.logits(config, oracle.as_numpy(params), list(ids))
     np.testing.assert_allclose(forward(graphdef, params, ids[None])[0], expected, atol=2e-5, rtol=1e-5)
 
