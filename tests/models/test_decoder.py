@@ -12,10 +12,9 @@ import pytest
 from flax import nnx
 
 from tests.models import oracle
-from vict_jax.models import attention
+from vict_jax.models import attention, decoder
 from vict_jax.models import cache as kv
 from vict_jax.models import config as C
-from vict_jax.models import decoder
 
 BASE = {"num_layers": 2, "d_model": 22, "num_heads": 6, "num_kv_heads": 2, "head_dim": 6, "d_ff": 37}
 
