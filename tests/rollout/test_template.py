@@ -221,3 +221,14 @@ def test_plain_examples_stand_like_steps():
     template = make_template(codec, options, EXAMPLES)
     text = "Go.\nYou are at door 1.\nCommands:\ntake key\n><action>take key</action><|im_end|>\n"
     assert codec.decode(template.opening) == text
+
+
+def test_an_opening_that_fills_the_context_is_refused():
+    codec = own_codec()
+    opening = len(make_template(codec, OPTIONS, EXAMPLES).opening)
+    full = dataclasses.replace(OPTIONS, max_new_tokens=5, max_context=opening + 5)
+    with pytest.raises(
+        ValueError, match=rf"max_context={opening + 5} leaves no room .* beside {opening} tokens"
+    ):
+        make_template(codec, full, EXAMPLES)
+    make_template(codec, dataclasses.replace(full, max_context=opening + 6), EXAMPLES)

@@ -129,14 +129,9 @@ def sampling_shapes(options: RolloutOptions, prefix: int = 0, *, parts: int = 1)
       parts: of the mesh's batch axes, which divide the numbers of rows.
 
     Raises:
-      ValueError: they leave no room for a prompt, or `parts` does not divide `options.rows`.
+      ValueError: `parts` does not divide `options.rows`.
     """
     longest = options.max_context - options.max_new_tokens - prefix
-    if longest < 1:
-        raise ValueError(
-            f"max_context={options.max_context} leaves no room for a prompt beside {prefix} tokens of "
-            f"instruction and examples and max_new_tokens={options.max_new_tokens}"
-        )
     if options.rows % parts:
         raise ValueError(
             f"rollout.rows={options.rows} must be a multiple of the {parts} parts of the batch axes"

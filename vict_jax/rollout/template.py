@@ -135,11 +135,18 @@ def make_template(codec: Codec, options: RolloutOptions, examples: Sequence[Exam
       examples: solved steps that come first.
 
     Raises:
-      ValueError: `ChatTemplate` cannot use the tokenizer's chat template.
+      ValueError: `ChatTemplate` cannot use the tokenizer's chat template, or instruction and examples fill
+        the whole context.
     """
-    if TemplateKind(options.template) is TemplateKind.CHAT:
-        return ChatTemplate(codec, options, examples)
-    return PlainTemplate(codec, options, examples)
+    chat = TemplateKind(options.template) is TemplateKind.CHAT
+    template = (ChatTemplate if chat else PlainTemplate)(codec, options, examples)
+    opening = len(template.opening)
+    if opening + options.max_new_tokens >= options.max_context:
+        raise ValueError(
+            f"max_context={options.max_context} leaves no room for a prompt beside {opening} tokens of "
+            f"instruction and examples and max_new_tokens={options.max_new_tokens}"
+        )
+    return template
 
 
 class PlainTemplate:
