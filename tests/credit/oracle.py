@@ -288,9 +288,10 @@ def credit(
                     reason = Cause.NONE if spread > options.eps else Cause.ZERO_SCALE
                 out["atom_cause"][g, i, j] = reason
         for i in real:
-            reasons = [out["atom_cause"][g, i, j] for j in range(m_count) if out["core"][g, i, j]]
-            if out["cause"][g, i] == Cause.NONE and Cause.NONE not in reasons:
-                out["cause"][g, i] = max(reasons)
+            carrying = np.flatnonzero(out["core"][g, i] & group.usable[i])
+            reasons = [out["atom_cause"][g, i, j] for j in carrying]
+            if out["cause"][g, i] == Cause.NONE and out["core"][g, i].any() and Cause.NONE not in reasons:
+                out["cause"][g, i] = max(reasons, default=Cause.NO_CORE)
         if place is not None:
             a_vict[g] = place(
                 group, np.where(np.abs(a_vict[g]) > options.eps, a_vict[g], 0.0), gates, options

@@ -175,6 +175,17 @@ def test_atom_with_the_same_marginal_everywhere_has_zero_scale() -> None:
     np.testing.assert_array_equal(proofs.cause[0], [Cause.ZERO_SCALE] * 2)
 
 
+def test_a_masked_atom_that_the_core_needs_does_not_hide_the_cause() -> None:
+    """It stands in the core because the usable one requires it, and cannot be credited itself."""
+    rollouts = [
+        rollout(1.0, [S, S], steps=1, writes=[(0, 0)]),
+        rollout(0.0, [S, U], steps=1, writes=[(0, 0)]),
+    ]
+    proofs = proofs_of(jitted()(group(rollouts, weight=[1, 1], requires={1: [0]}, usable=[False, True])))
+    np.testing.assert_array_equal(proofs.core[0], [[True, True]] * 2)
+    np.testing.assert_array_equal(proofs.cause[0], [Cause.NO_PROOF_SUPPORT] * 2)
+
+
 # --- properties -----------------------------------------------------------------------------------
 
 SEEDS = range(8)

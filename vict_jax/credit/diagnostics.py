@@ -74,11 +74,18 @@ def atom_causes(
     return jnp.where(usable & (core | (potential != 0)), cause, Cause.NONE).astype(jnp.int8)
 
 
-def rollout_causes(rollout_cause: jax.Array, atom_cause: jax.Array, core: jax.Array) -> jax.Array:
-    """Cause of each rollout of a group, i8[N], once its atoms' causes i8[N, M] are known."""
-    furthest = jnp.max(jnp.where(core, atom_cause, Cause.NONE), axis=-1)
-    credited = jnp.any(core & (atom_cause == Cause.NONE), axis=-1)
-    accepted = jnp.where(credited, Cause.NONE, furthest)
+def rollout_causes(
+    rollout_cause: jax.Array, atom_cause: jax.Array, core: jax.Array, usable: jax.Array
+) -> jax.Array:
+    """Cause of each rollout of a group, i8[N], once its atoms' causes i8[N, M] are known.
+
+    Only usable atoms of the core can carry credit; an accepted core without any is none.
+    """
+    carrying = core & usable
+    furthest = jnp.max(jnp.where(carrying, atom_cause, Cause.NONE), axis=-1)
+    credited = jnp.any(carrying & (atom_cause == Cause.NONE), axis=-1)
+    hollow = jnp.any(core, axis=-1) & ~jnp.any(carrying, axis=-1)
+    accepted = jnp.where(credited, Cause.NONE, jnp.where(hollow, Cause.NO_CORE, furthest))
     return jnp.where(rollout_cause == Cause.NONE, accepted, rollout_cause).astype(jnp.int8)
 
 

@@ -275,7 +275,7 @@ def _measure(
         contribution=contribution,
         a_vict=a_vict,
         gate=gates,
-        cause=rollout_causes(stopped, atom_cause, core),
+        cause=rollout_causes(stopped, atom_cause, core, rollouts.usable),
         atom_cause=atom_cause,
         budget_hit=budget_hit,
         aggregate_score=chosen.aggregate_score,
