@@ -150,3 +150,20 @@ def test_the_choice_of_uncredited_actions_is_a_function_of_the_seed(seed):
     actions = ["stare", *expert_actions()]
     case = [play(actions, credit_of(actions, take_key=0.5))]
     assert intervene(setting(), case, seed=seed) == intervene(setting(), case, seed=seed)
+
+
+class ThirdsEnv(toy_env.ToyEnv):
+    """A lost task is worth a third, a solved one two thirds."""
+
+    def record(self):
+        record = super().record()
+        return dataclasses.replace(record, score=(1 + record.score) / 3)
+
+
+def test_a_score_that_the_log_rounds_is_the_same_score():
+    actions = expert_actions()
+    options = dataclasses.replace(setting(), domain=dataclasses.replace(toy_env.DOMAIN, make=ThirdsEnv))
+    logged = float(np.float32(2 / 3))
+    report = intervene(options, [play(actions, credit_of(actions, take_key=0.5), score=logged)])
+    assert report.skipped == 0
+    assert (report.outcomes["positive"].actions, report.outcomes["positive"].dropped) == (1, 1)

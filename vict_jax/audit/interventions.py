@@ -107,24 +107,25 @@ def intervene(
     with EnvPool(setting.domain, setting.env_options, workers=1, timeout_s=_TIMEOUT_S) as pool:
         env = PoolEnv(pool, 0)
         for play in plays:
-            if _replayed(env, play, play.actions) != play.score:
+            logged = np.float32(play.score)
+            if _replayed(env, play, play.actions) != logged:
                 skipped += 1
             else:
                 for kind, t in _chosen(play, random.Random(f"{seed}/{play.name}")):
                     actions = [*play.actions[:t], setting.domain.no_op, *play.actions[t + 1 :]]
-                    outcomes[kind] += _outcome(play.score, _replayed(env, play, actions))
+                    outcomes[kind] += _outcome(logged, _replayed(env, play, actions))
             progress()
     return InterventionReport(rollouts=len(plays), skipped=skipped, outcomes=outcomes)
 
 
-def _replayed(env: PoolEnv, play: Play, actions: Sequence[str]) -> float | None:
-    """Score of a replay, None if the environment failed."""
+def _replayed(env: PoolEnv, play: Play, actions: Sequence[str]) -> np.float32 | None:
+    """Score of a replay as the log rounds it, None if the environment failed."""
     seen = [action for action, taken in zip(actions, play.taken, strict=True) if taken]
     record = play_actions(env, play.task, _REPLAY, play.name, seen).record
-    return None if record is None else record.score
+    return None if record is None else np.float32(record.score)
 
 
-def _outcome(before: float, after: float | None) -> Outcome:
+def _outcome(before: np.float32, after: np.float32 | None) -> Outcome:
     if after is None:
         return Outcome()
     return Outcome(actions=1, dropped=int(after < before), raised=int(after > before))
