@@ -14,7 +14,7 @@ from vict_jax.types import Aggregate, CreditInputs, CreditOutput
 
 
 class Claim(enum.Enum):
-    """What a method says of its corrections, and is held to in every update (`diagnostics.check_claim`)."""
+    """What a method says of its corrections, and is held to in every update (`assign.assign_many`)."""
 
     OUTCOME = "outcome"  # there are none
     PROOF = "proof"  # each has its proof (Eq. 8)
