@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from vict_jax.audit import check, environment, explain, further, run
+from vict_jax.audit.findings import UserCodeError
 from vict_jax.metrics import RunError
 
 # Each command is chosen by its own argument and gives the exit code.
@@ -26,6 +27,16 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "check": check.main,
     "workdir": run.main,
     "explain": explain.main,
+}
+# What each reads beside its own argument; what it would ignore is refused.
+_PLAYED = {"data_dir", "split", "tasks", "plays", "option", "seed", "json"}
+_FURTHER = {"controls", "sweep", "interventions"}
+_OF_CREDIT = {*_FURTHER, "credit", "group_size"}
+_READS = {
+    "env": {*_PLAYED, *_OF_CREDIT, "rollouts"},
+    "check": _PLAYED,
+    "workdir": {*_FURTHER, "updates", "seed", "json"},
+    "explain": {"update", "rollout", "json"},
 }
 
 
@@ -44,18 +55,38 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     for part in (environment, explain, further):
         part.check_arguments(parser, args)
+    _refuse_unread(parser, args)
     return args
+
+
+def _refuse_unread(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End the program with a message if an argument would have no effect."""
+    command = _command(args)
+    given = sorted(
+        name
+        for name, value in vars(args).items()
+        if name not in _COMMANDS and value != parser.get_default(name)
+    )
+    for name in given:
+        flag = f"--{name.replace('_', '-')}"
+        if name not in _READS[command]:
+            parser.error(f"{flag} has no effect with --{command}; leave it out")
+        if command == "env" and name in _OF_CREDIT and not args.rollouts:
+            parser.error(f"{flag} has no effect without --rollouts N: no credit is computed")
+
+
+def _command(args: argparse.Namespace) -> str:
+    return next(name for name in _COMMANDS if vars(args)[name] is not None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse_args(argv)
-    chosen = next(name for name in _COMMANDS if vars(args)[name] is not None)
-    return _COMMANDS[chosen](args)
+    return _COMMANDS[_command(args)](args)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ValueError, OSError, RunError) as error:
+    except (ValueError, OSError, RunError, UserCodeError) as error:
         sys.exit(f"error: {error}")

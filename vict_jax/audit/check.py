@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     """Check an environment, print the report, and return the exit code."""
     sections = check(
         args.check,
-        values=read_options(args.option) | ({"data_dir": args.data_dir} if args.data_dir else {}),
+        values=read_options("--option", args.option) | ({"data_dir": args.data_dir} if args.data_dir else {}),
         splits=args.split,
         tasks=_TASKS if args.tasks is None else args.tasks,
         rollouts=args.plays,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from envs.base import Domain, Env, Observation, StepResult, Task, VerifierRecord
+from envs.closure import circular
 from envs.play import PoolEnv
 from envs.pool import EnvPool
 from vict_jax.audit.findings import Section, call, judged, problems
@@ -174,6 +175,10 @@ def record_problems(domain: Domain, record: Any, *, steps: int) -> Iterator[str]
     if not isinstance(record, VerifierRecord):
         yield f"record() is {record!r:.60}, expected an envs.base.VerifierRecord"
         return
+    try:
+        circular(record.atoms)
+    except ValueError as error:  # ids that are not unique, or an atom that is not there
+        yield str(error)
     if len(record.commits) != steps:
         yield f"the record is of {len(record.commits)} steps after {steps} actions"
     for name, dtype in (("status", np.int8), ("commits", np.bool_), ("scope", np.bool_)):

@@ -65,13 +65,13 @@ def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -
         parser.error(f"--rollouts {args.rollouts} must be a multiple of --group-size {args.group_size}")
 
 
-def read_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a dict; a value is a Python literal or else a text."""
+def read_options(argument: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts of a command line argument as a dict; a value is a Python literal or else a text."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator:
-            raise ValueError(f"--option {pair!r} must look like KEY=VALUE")
+            raise ValueError(f"{argument} {pair!r} must look like KEY=VALUE")
         try:
             options[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
       ValueError: an option is wrong, or there are too few tasks.
     """
     domain, options_class = environment(args.env)
-    values = read_options(args.option) | ({"data_dir": args.data_dir} if args.data_dir else {})
+    values = read_options("--option", args.option) | ({"data_dir": args.data_dir} if args.data_dir else {})
     options: Any = build(options_class, values, "env.")
     splits = args.split or domain.splits
     reports = {split: _check_split(args, domain, options, split) for split in splits}
@@ -124,7 +124,9 @@ def _audit_credit(
     args: argparse.Namespace, domain: Domain, options: Any, split: str, report: conformance.Report
 ) -> tuple[bool, dict[str, Any]]:
     """Credit of fresh rollouts: whether nothing failed that must not, and the figures as JSON values."""
-    setting = Setting(domain, options, "vict", build(VictOptions, read_options(args.credit), "credit."))
+    setting = Setting(
+        domain, options, "vict", build(VictOptions, read_options("--credit", args.credit), "credit.")
+    )
     verdict = report.verdict()
     groups = _fresh_groups(args, domain, options, split)
     batch = _batch(domain, options, groups, args.group_size, verdict)

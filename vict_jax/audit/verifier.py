@@ -266,7 +266,9 @@ def _coverage_figures(
 
 def _edges(domain: Domain, options: Any, episodes: Sequence[Episode]) -> np.ndarray:
     """bool[E, T, M, R]: the edges of E episodes that credit sees where no atom is masked."""
-    inputs = credit_inputs(
+    inputs = call(
+        "padding the records",
+        credit_inputs,
         [[_rollout(episode)] for episode in episodes],
         domain=domain,
         max_steps=domain.max_steps(options),
