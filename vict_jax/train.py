@@ -83,6 +83,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 validate(job, metrics, params, update=0)
                 state = init_state(params, optimizer)
                 save_reference(workdir, state.params)
+                metrics.sync()
                 save(workdir, 0, state, keep=config.train.keep_checkpoints)
                 start, done = copy(state.params), 0
             else:
