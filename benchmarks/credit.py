@@ -165,6 +165,10 @@ def short_run(workdir: pathlib.Path) -> None:
 def extraction_seconds(workdir: pathlib.Path, update: int) -> float:
     """CPU seconds that the environments of an update spent on evidence, by playing its actions again."""
     config = from_plain(read_json(workdir / "config.json"))
+    if config.env.name != "alfworld":
+        raise ValueError(
+            f"{workdir} is a run of {config.env.name!r}; extraction is timed for 'alfworld' only"
+        )
     domain, _ = environment(config.env.name)
     tasks = {task.id: task for task in domain.tasks(config.env.options, config.train.split)}
     rows = pq.read_table(workdir / "rollouts" / f"{proofs.file_stem(update)}.parquet").to_pylist()
@@ -183,7 +187,8 @@ def extraction_seconds(workdir: pathlib.Path, update: int) -> float:
         for steps in plays.values():
             env.reset(tasks[steps[0]["task_id"]])
             for row in steps:
-                env.step(row["action"])
+                if row["taken"]:
+                    env.step(row["action"])
             began = time.process_time()
             env.record()
             spent[0] += time.process_time() - began
