@@ -17,7 +17,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.env.update(max_steps=12, num_train=2048, num_valid=48)
     config.env.update(min_receptacles=5, max_receptacles=5, min_things=3, max_things=4)
     config.model.path = "build/SmolLM2-135M-Instruct"
-    # Without solved examples as earlier turns this model has no valid action at all.
+    # Without solved examples as earlier turns this model has no valid action at all. With two, at temperature
+    # 1, valid actions have 0.48 to 0.58 of the probability of six first replies (0.30 to 0.38 in tags, with
+    # reply="action"), and 0.12 to 0.34 of four later ones.
     config.rollout.update(context="append", template="chat", reply="line", few_shot=2)
     config.rollout.update(max_context=1536, max_new_tokens=16, rows=16, stop_strings=("\n",))
     config.rollout.instruction = "You act in a household. Answer with one of the admissible commands."

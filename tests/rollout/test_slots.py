@@ -31,7 +31,7 @@ from vict_jax.packing import token_rows
 from vict_jax.rollout.collector import collect, demonstrations, expert_examples, open_session
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, reply_text
-from vict_jax.rollout.template import PastAction, make_template
+from vict_jax.rollout.template import PastAction, make_template, situation
 from vict_jax.rollout.tokenizer import first_stop
 
 
@@ -146,6 +146,16 @@ def test_examples_are_solved_steps_of_training_tasks():
     assert text.count("<|im_start|>assistant\n<action>") == 3
     said = CODEC.decode(demo.sequences[0].ids[demo.sequences[0].trained])
     assert said.count("<action>") == 1
+
+
+def test_examples_of_a_growing_context_are_first_turns():
+    options = RolloutOptions(context="append", template="chat", few_shot=3, max_context=2000)
+    with EnvPool(DOMAIN, TOY, workers=0, timeout_s=20.0) as pool:
+        tasks = DOMAIN.tasks(TOY, "train")
+        examples = expert_examples(pool, tasks, options)
+        told = [situation(pool.reset({0: task})[0], options) for task in tasks]
+    assert len(examples) == 3
+    assert all(list(example.pieces) in told for example in examples)
 
 
 def test_stop_strings_end_demonstrations_and_are_read_as_a_part_of_the_reply():

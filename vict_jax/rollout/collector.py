@@ -229,8 +229,9 @@ def demonstrations(
 def expert_examples(pool: EnvPool, tasks: Sequence[Task], options: RolloutOptions) -> tuple[Example, ...]:
     """The `options.few_shot` solved steps that prompts begin with; the same for the same tasks.
 
-    Example i is the expert's step i (or its last) in task i of a fixed shuffle, told as a windowed prompt
-    would: the task, the last steps, the situation.
+    Example i is from task i of a fixed shuffle. In a WINDOW it is the expert's step i (or its last), told as
+    prompts there are: the task, the last steps, the situation. With APPEND it is the first step, since only
+    the first turn of a rollout tells a whole situation there.
 
     Raises:
       ValueError: there are fewer tasks than examples.
@@ -239,7 +240,8 @@ def expert_examples(pool: EnvPool, tasks: Sequence[Task], options: RolloutOption
     if options.few_shot > len(tasks):
         raise ValueError(f"few_shot={options.few_shot} is above the {len(tasks)} tasks to take examples from")
     order = np.random.default_rng(0).permutation(len(tasks))[: options.few_shot]
-    return tuple(_expert_step(pool, tasks[int(number)], step, options) for step, number in enumerate(order))
+    later = ContextKind(options.context) is ContextKind.WINDOW
+    return tuple(_expert_step(pool, tasks[int(n)], i if later else 0, options) for i, n in enumerate(order))
 
 
 def _expert_step(pool: EnvPool, task: Task, step: int, options: RolloutOptions) -> Example:
