@@ -85,12 +85,13 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     eval_tasks = eval_tasks[: config.eval.tasks] if config.eval.tasks else eval_tasks
     _check_data(config, domain, workdir)
     codec = _codec(config, domain, workdir)
-    make_template(codec, config.rollout)
     model = _model_config(config, codec)
     mesh = make_mesh(config.mesh.shape(jax.device_count()))
     keys = Keys(*jax.device_put(list(jax.random.split(jax.random.key(config.seed), 5)), replicated(mesh)))
     check_tensor_axis(mesh, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads)
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
+        examples = expert_examples(pool, train_tasks, config.rollout)
+        make_template(codec, config.rollout, examples)  # refuses what does not fit before weights are read
         yield Job(
             config=config,
             domain=domain,
@@ -101,12 +102,10 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             codec=codec,
             model=model,
             graphdef=decoder.structure(model),
-            frozen=None
-            if model.lora is None
-            else _whole_model(config, keys.init, lora.without_adapters(model), mesh),
+            frozen=_frozen(config, keys.init, model, mesh),
             mesh=mesh,
             keys=keys,
-            examples=expert_examples(pool, train_tasks, config.rollout),
+            examples=examples,
         )
 
 
