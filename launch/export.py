@@ -54,6 +54,10 @@ def main() -> None:
     config = config_lib.from_plain(read_json(workdir / "config.json"))
     if _ADAPTERS.value and not config.model.lora_rank:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
+    if _ADAPTERS.value and _DTYPE.value:
+        raise ValueError(f"--dtype={_DTYPE.value}: adapters are written in float32; leave it or --adapters out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"--out={folder} exists and is not an empty directory; name another one")
     with open_job(config, workdir) as job:
         update, params = load_params(job, workdir, _UPDATE.value)
         if _ADAPTERS.value:
