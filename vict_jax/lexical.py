@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.base import VerifierRecord
 
-_WORD = re.compile(r"[a-z]+|[0-9]+")
+_WORD = re.compile(r"[^\W\d_]+|\d+")
 # Words of commands and evidence values that say nothing about a thing.
 FUNCTION_WORDS = frozenset(
     _WORD.findall(

@@ -26,6 +26,7 @@ from vict_jax.audit.source import Batch, Setting, credit
 from vict_jax.batching import Rollout, credit_inputs
 from vict_jax.config import build
 from vict_jax.credit.options import VictOptions
+from vict_jax.gate import conforming_groups
 from vict_jax.metrics import write_json
 from vict_jax.types import CreditOutput
 
@@ -172,7 +173,7 @@ def _batch(
         domain=domain,
         max_steps=domain.max_steps(options),
         group_size=group_size,
-        conforming=[group[0].task.type not in verdict.failing_types for group in groups],
+        conforming=conforming_groups(domain, verdict, groups),
         masked_families=verdict.masked_families,
     )
     return Batch(0, inputs)
