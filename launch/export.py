@@ -55,7 +55,9 @@ def main() -> None:
     if _ADAPTERS.value and not config.model.lora_rank:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
     if _ADAPTERS.value and _DTYPE.value:
-        raise ValueError(f"--dtype={_DTYPE.value}: adapters are written in float32; leave it or --adapters out")
+        raise ValueError(
+            f"--dtype={_DTYPE.value}: adapters are written in float32; leave it or --adapters out"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--out={folder} exists and is not an empty directory; name another one")
     with open_job(config, workdir) as job:
