@@ -54,6 +54,7 @@ def test_kernels_equal_our_own_forward_and_backward(kernel):
         ("tpu", (1, 256, 2, 64), "float32", "splash"),
         ("tpu", (1, 200, 2, 64), "bfloat16", "blocks"),
         ("gpu", (1, 200, 2, 64), "bfloat16", "cudnn"),
+        ("gpu", (1, 201, 2, 64), "bfloat16", "xla"),
         ("gpu", (1, 200, 2, 64), "float32", "xla"),
         ("gpu", (1, 200, 2, 256), "bfloat16", "xla"),
     ],

@@ -116,6 +116,8 @@ def _no_cudnn(platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> str:
         return f"it computes in bfloat16, the model's dtype is {dtype}"
     if shape[-1] > _CUDNN_HEAD or shape[-1] % 8:
         return f"head_dim={shape[-1]} is not a multiple of 8 up to {_CUDNN_HEAD}"
+    if shape[1] % 2:
+        return f"it has no gradient with a mask for rows of an odd number of tokens, {shape[1]}"
     return ""
 
 
