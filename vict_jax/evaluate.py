@@ -11,6 +11,7 @@ from flax import nnx
 from vict_jax.batching import EndReason
 from vict_jax.job import Job, policy
 from vict_jax.rollout.collector import Progress, collect, open_session
+from vict_jax.sharding import batch_parts
 
 
 def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -20,9 +21,10 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
       `success` and `score` (means over tasks; a task lost to an environment error counts as 0),
       `per_type`: task type -> [solved, tasks], `steps_mean`, `tasks`, `lost`.
     """
-    options = job.config.eval
+    options, parts = job.config.eval, batch_parts(job.mesh)
+    enough = -(-len(job.eval_tasks) // parts) * parts  # rows for all tasks that the mesh divides
     rollout = dataclasses.replace(
-        job.config.rollout, temperature=options.temperature, rows=min(options.batch, len(job.eval_tasks))
+        job.config.rollout, temperature=options.temperature, rows=min(options.batch, enough)
     )
     played = collect(
         job.pool,

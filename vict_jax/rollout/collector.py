@@ -134,7 +134,8 @@ def sampling_shapes(options: RolloutOptions, prefix: int = 0, *, parts: int = 1)
     longest = options.max_context - options.max_new_tokens - prefix
     if options.rows % parts:
         raise ValueError(
-            f"rollout.rows={options.rows} must be a multiple of the {parts} parts of the batch axes"
+            f"{options.rows} rows (rollout.rows, eval.batch) are not a multiple of the {parts} parts of the "
+            "batch axes, mesh data * fsdp"
         )
     append = ContextKind(options.context) is ContextKind.APPEND
     return Shapes(
