@@ -12,6 +12,7 @@ is played depends on the seed and the update alone, so a resumed run finds the s
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import random
 import time
@@ -22,7 +23,7 @@ import jax
 from absl import logging
 
 from envs import conformance
-from envs.base import Domain
+from envs.base import Domain, Task
 from envs.conformance import Report
 from envs.play import (
     EDITED,
@@ -48,14 +49,13 @@ _SLOT = 0
 
 
 def before_training(job: Job, metrics: MetricsWriter) -> Verdict:
-    """Check some training tasks, spread over all of them, and write the row of update 0.
+    """Check some training tasks, the types in turn, and write the row of update 0.
 
     Raises:
       RunError: the expert solves no task, or with `conformance.strict` something does not conform.
     """
-    began, options, tasks = time.perf_counter(), job.config.conformance, job.train_tasks
-    stride = max(1, len(tasks) // options.tasks)
-    sample = [tasks[i] for i in range(0, len(tasks), stride)][: options.tasks]
+    began, options = time.perf_counter(), job.config.conformance
+    sample = sample_tasks(job.train_tasks, options.tasks)
     report = conformance.check(
         job.domain,
         job.config.env.options,
@@ -73,6 +73,17 @@ def before_training(job: Job, metrics: MetricsWriter) -> Verdict:
     metrics.write(ROW, 0, _row(report, Verdict(), verdict, time.perf_counter() - began))
     _tell(job, report, verdict.findings, "before training")
     return verdict
+
+
+def sample_tasks(tasks: Sequence[Task], count: int) -> list[Task]:
+    """`count` tasks, all if there are fewer: the types take turns, each spread over its own tasks."""
+    by_type: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_type.setdefault(task.type, []).append(task)
+    stride = max(1, len(tasks) // count)
+    spread = ([task for i in range(stride) for task in some[i::stride]] for some in by_type.values())
+    turns = itertools.zip_longest(*spread)
+    return list(itertools.islice((task for turn in turns for task in turn if task is not None), count))
 
 
 def due(options: ConformanceOptions, update: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import os
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from envs.base import Task
 from tests.run.planted import get_config
 from tests.run.test_train import ROOT, Killed, comparable
 from vict_jax import metrics, train
 from vict_jax.config import ConformanceOptions, from_config_dict
-from vict_jax.gate import due
+from vict_jax.gate import due, sample_tasks
 
 CONFIG = from_config_dict(get_config())
 STRICT = dataclasses.replace(CONFIG.conformance, strict=True)
@@ -124,3 +126,17 @@ def test_options() -> None:
         ConformanceOptions(tasks=0)
     with pytest.raises(ValueError, match=r"conformance\.every=-1 is not allowed: 0 or more"):
         ConformanceOptions(every=-1)
+
+
+def test_tasks_before_training_are_of_every_type_whatever_their_number() -> None:
+    """With types that take turns, a fixed stride would meet few of them, or one."""
+    for count in (512, 2880, 4096):
+        tasks = [Task(str(i), "abcdef"[i % 6], "train", i, "") for i in range(count)]
+        chosen = sample_tasks(tasks, 24)
+        assert collections.Counter(task.type for task in chosen) == dict.fromkeys("abcdef", 4)
+        assert len({task.id for task in chosen}) == 24
+        assert max(task.seed for task in chosen) > count / 2
+    assert sample_tasks(tasks[:5], 24) == tasks[:5]
+    few = [*tasks[:12:6], *(task for task in tasks if task.type == "b")]
+    assert [task.type for task in sample_tasks(few, 24)].count("a") == 2
+    assert len(sample_tasks(few, 24)) == 24
