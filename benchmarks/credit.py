@@ -37,7 +37,7 @@ from vict_jax.config import environment, from_config_dict, from_plain
 from vict_jax.credit.assign import assign_credit
 from vict_jax.credit.inputs import real_steps
 from vict_jax.credit.vict import VictOptions
-from vict_jax.metrics import read_json, read_metrics
+from vict_jax.metrics import RunError, read_json, read_metrics
 from vict_jax.train import train
 from vict_jax.types import CreditInputs, Status
 
@@ -198,6 +198,8 @@ def extraction_seconds(workdir: pathlib.Path, update: int) -> float:
 def share_of_update(workdir: pathlib.Path) -> dict[str, float]:
     """Seconds of an update of a run and what of it is credit, medians over its updates but the first."""
     rows = [row for row in read_metrics(workdir) if row["kind"] == "train"][1:]
+    if not rows:
+        raise RunError(f"--workdir {workdir} has fewer than 2 updates (the first compiles, and is left out)")
     phases = sorted({key for row in rows for key in row if key.startswith("seconds/")})
     figures = {phase: statistics.median(row[phase] for row in rows) for phase in phases}
     figures["update"] = statistics.median(sum(row[phase] for phase in phases) for row in rows)
@@ -227,7 +229,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def kernel_timings(args: argparse.Namespace) -> list[Timing]:
     """Growth with the rollouts and with the atoms, and the methods for scale."""
     found = []
-    counts = [count for count in (128, 512, 2048, 8192) if count <= args.largest]
+    counts = [128]
+    while counts[-1] < args.largest:
+        counts.append(min(4 * counts[-1], args.largest))
     for count in counts:
         found.append(measure("vict", kernel("vict"), batch(count), args.repeats))
         print(line(found[-1]), flush=True)

@@ -41,6 +41,8 @@ class Options:
     def __post_init__(self) -> None:
         if not len(TYPES) < self.orders <= len(THINGS):
             raise ValueError(f"orders={self.orders} must be from {len(TYPES) + 1} to {len(THINGS)}")
+        if self.max_steps < (longest := 2 + 2 * len(TYPES)):
+            raise ValueError(f"max_steps={self.max_steps} must be {longest} or more, the longest solution")
 
 
 class RefundDesk:

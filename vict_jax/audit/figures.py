@@ -149,7 +149,7 @@ _SHOWN = (
     ("budget_hit", "rollouts whose core met the budget"),
     ("lambda", "scale of corrections, mean"),
     ("clip", "bound of corrections, mean"),
-    ("credit_share", "credit in the time of an update"),
+    ("credit_share", "credit, without extraction, in an update's time"),
     ("greedy_minimal", "greedy cores of minimum size"),
     ("greedy_same_actions", "greedy: same actions as minimum core"),
 )
