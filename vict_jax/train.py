@@ -317,8 +317,8 @@ def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[
     )
     if violations:
         raise InvariantError(
-            f"update {update}: {violations} corrections of {job.config.credit.method!r} are not what it claims "
-            f"(Eq. 8 for VICT: no correction without proof). This is a bug; please report it with "
+            f"update {update}: {violations} corrections of {job.config.credit.method!r} are not what it "
+            f"claims (Eq. 8 for VICT: no correction without proof). This is a bug; please report it with "
             f"{job.domain.name!r} and the run's config.json."
         )
     return inputs, output
