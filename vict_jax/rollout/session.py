@@ -39,7 +39,7 @@ def _sample(out: Generation, row: int) -> Sample:
 class Session:
     """Rows that are sampled together, over one or more turns. Host side; not thread-safe.
 
-    With a `mesh`, on which `params` lie, rows are split over its batch axes.
+    Rows are split over the batch axes of `mesh`, on which `params` lie; None is the first device.
 
     Attributes:
       compiled: the programs used so far, as (name, sizes ...): `prefill` and `place` with rows, prompt and
@@ -63,9 +63,10 @@ class Session:
         self.config = nnx.merge(graphdef, params).config
         self.compiled: set[tuple[str | int, ...]] = set()
         self.shared_tokens = 0
-        self._mesh = mesh
-        self._rows = None if mesh is None else sharding.batch_sharding(mesh, shapes.batch)
-        self._everywhere = None if mesh is None else sharding.replicated(mesh)
+        # Also on one device: arrays that are not put anywhere by name would have programs of their own.
+        self._mesh = sharding.make_mesh() if mesh is None else mesh
+        self._rows = sharding.batch_sharding(self._mesh, shapes.batch)
+        self._everywhere = sharding.replicated(self._mesh)
         self._stops = None if stops is None else jax.device_put(stops, self._everywhere)
         self._prefix = np.asarray(prefix, np.int32)
         self._prefix_cache: kv.KVCache | None = None  # one row, made when first needed
