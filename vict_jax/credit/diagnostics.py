@@ -90,9 +90,13 @@ def rollout_causes(
 
 
 def _observed_edges(inputs: CreditInputs) -> jax.Array:
-    """bool[G, N, T, M, R] from the raw record, by other means than `vict_jax.credit.witness`."""
+    """bool[G, N, T, M, R] from the raw record, by other means than `vict_jax.credit.witness`.
+
+    First and last events are told by counting those before and after with a product with a triangular
+    matrix, which on a CPU is many times faster than a cumulative sum.
+    """
     available = inputs.evidence != 0
-    times_seen = jnp.cumsum(available, axis=-2)
+    step = jnp.arange(inputs.commits.shape[-1])
     changed = inputs.evidence[:, :, 1:] != inputs.evidence[:, :, :-1]
     state = inputs.binds & ~inputs.observation_var[:, None]
     observation = inputs.binds & inputs.observation_var[:, None]
@@ -101,15 +105,18 @@ def _observed_edges(inputs: CreditInputs) -> jax.Array:
     def bound(event: jax.Array, binds: jax.Array) -> jax.Array:
         return real & (jnp.einsum("gntv,gmv->gntm", event.astype(jnp.float32), binds.astype(jnp.float32)) > 0)
 
+    def count(event: jax.Array, when: jax.Array) -> jax.Array:
+        return jnp.einsum("ts,gnsk->gntk", when.astype(jnp.float32), event.astype(jnp.float32))
+
+    seen_before = count(available[:, :, :-1], step <= step[:, None]) > 0
     write = bound(changed, state)
-    reveal = bound(available[:, :, 1:] & (times_seen[:, :, :-1] == 0), observation)
+    reveal = bound(available[:, :, 1:] & ~seen_before, observation)
     commit = real & inputs.commits[..., None] & inputs.scope
     violated = inputs.status == Status.VIOLATED
     violate = real & violated[:, :, 1:] & ~violated[:, :, :-1] & inputs.irreversible[:, None, None]
 
     def final(edges: jax.Array) -> jax.Array:
-        done = jnp.cumsum(edges, axis=-2)
-        return edges & (done == done[:, :, -1:])
+        return edges & (count(edges, step > step[:, None]) == 0)
 
     late = inputs.terminal_only[:, None, None]
     no_write = jnp.sum(write, axis=-2, keepdims=True) == 0

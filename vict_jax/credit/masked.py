@@ -28,6 +28,26 @@ def masked_std(x: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.sqrt(ordered_sum(jnp.square(deviation)) / jnp.maximum(jnp.sum(mask) - 1, 1))
 
 
+def _order_statistic(x: jax.Array, mask: jax.Array, rank: jax.Array) -> jax.Array:
+    """Entry number `rank` (i32[], from 0) of the selected entries of x f32[K] in increasing order, f32[].
+
+    Found bit by bit from the highest: floats ordered as unsigned integers, 32 counts over x. On a CPU that
+    is several times faster than sorting, which has no fast form there.
+    """
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    sign = jnp.uint32(1 << 31)
+    ordered = jnp.where(bits >= sign, ~bits, bits | sign)
+
+    def settle(i: int, prefix: jax.Array) -> jax.Array:
+        candidate = prefix | (sign >> jnp.uint32(i))
+        below = jnp.sum(mask & (ordered < candidate))
+        return jnp.where(below <= rank, candidate, prefix)
+
+    found = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
+    bits = jnp.where(found >= sign, found ^ sign, ~found)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
 def masked_quantile(x: jax.Array, mask: jax.Array, q: float) -> jax.Array:
     """Quantile f32[] of the selected entries of x f32[K], interpolated linearly as `numpy.quantile`.
 
@@ -35,11 +55,10 @@ def masked_quantile(x: jax.Array, mask: jax.Array, q: float) -> jax.Array:
     entries in proportion. 0 when none is selected. `q` is in [0, 1].
     """
     count = jnp.sum(mask)
-    ordered = jnp.sort(jnp.where(mask, x, jnp.inf))
     position = q * jnp.maximum(count - 1, 0).astype(jnp.float32)
     below = jnp.floor(position).astype(jnp.int32)
     above = jnp.minimum(below + 1, jnp.maximum(count - 1, 0))
-    low, high = ordered[below], ordered[above]
+    low, high = _order_statistic(x, mask, below), _order_statistic(x, mask, above)
     return jnp.where(count > 0, low + (high - low) * (position - below), 0.0)
 
 

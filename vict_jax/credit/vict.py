@@ -104,6 +104,8 @@ def apply_rules(
             task, rollouts, rules=[VICT, *rules], aggregate=aggregate, options=options
         )
     )(task, rollouts)
+    # Figures and checks read these often; without the barrier XLA works them out again for each reader.
+    reference, credits = jax.lax.optimization_barrier((reference, credits))
     outputs = []
     for rule, credit in zip(rules, credits, strict=True):
         output = _finish(inputs, base, outcome, credit, options)
