@@ -33,11 +33,11 @@ import pyarrow.parquet as pq
 from configs import quickstart
 from envs.alfworld import verifier
 from vict_jax import proofs
-from vict_jax.config import environment, from_config_dict, from_plain
+from vict_jax.config import environment, from_config_dict
 from vict_jax.credit.assign import assign_credit
 from vict_jax.credit.inputs import real_steps
 from vict_jax.credit.vict import VictOptions
-from vict_jax.metrics import RunError, read_json, read_metrics
+from vict_jax.metrics import RunError, read_config, read_metrics
 from vict_jax.train import train
 from vict_jax.types import CreditInputs, Status
 
@@ -164,7 +164,7 @@ def short_run(workdir: pathlib.Path) -> None:
 
 def extraction_seconds(workdir: pathlib.Path, update: int) -> float:
     """CPU seconds that the environments of an update spent on evidence, by playing its actions again."""
-    config = from_plain(read_json(workdir / "config.json"))
+    config = read_config(workdir)
     if config.env.name != "alfworld":
         raise ValueError(
             f"{workdir} is a run of {config.env.name!r}; extraction is timed for 'alfworld' only"

@@ -14,12 +14,11 @@ import pathlib
 from absl import flags
 
 from launch import cli
-from vict_jax import config as config_lib
 from vict_jax import summary
 from vict_jax.config import EvalOptions
 from vict_jax.evaluate import evaluate
 from vict_jax.job import open_job
-from vict_jax.metrics import RunError, read_json, write_json
+from vict_jax.metrics import read_config, write_json
 from vict_jax.train import bar, load_params
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
@@ -34,9 +33,7 @@ def main() -> None:
     if _WORKDIR.value is None:
         raise ValueError("--workdir=DIR is needed, the directory of a run")
     workdir = pathlib.Path(_WORKDIR.value)
-    if not (workdir / "config.json").is_file():
-        raise RunError(f"--workdir={workdir} holds no run (no config.json in it)")
-    config = config_lib.from_plain(read_json(workdir / "config.json"))
+    config = read_config(workdir, flag="--workdir=")
     saved = config.eval
     options = EvalOptions(
         split=saved.split if _SPLIT.value is None else _SPLIT.value,

@@ -15,9 +15,8 @@ from absl import flags
 from flax import nnx
 
 from launch import cli
-from vict_jax import config as config_lib
 from vict_jax.job import Job, open_job
-from vict_jax.metrics import RunError, read_json
+from vict_jax.metrics import read_config
 from vict_jax.models import hf, lora, peft
 from vict_jax.train import load_params
 
@@ -49,9 +48,7 @@ def main() -> None:
     if _WORKDIR.value is None or _OUT.value is None:
         raise ValueError("--workdir=DIR (of a run) and --out=DIR (to write) are needed")
     workdir, folder = pathlib.Path(_WORKDIR.value), pathlib.Path(_OUT.value)
-    if not (workdir / "config.json").is_file():
-        raise RunError(f"--workdir={workdir} holds no run (no config.json in it)")
-    config = config_lib.from_plain(read_json(workdir / "config.json"))
+    config = read_config(workdir, flag="--workdir=")
     if _ADAPTERS.value and not config.model.lora_rank:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
     if _ADAPTERS.value and _DTYPE.value:

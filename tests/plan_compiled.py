@@ -9,7 +9,7 @@ import sys
 from vict_jax import sharding
 from vict_jax.config import ModelOptions
 from vict_jax.models.config import LoraOptions, ModelConfig
-from vict_jax.plan import settings, verify
+from vict_jax.plan import verify
 from vict_jax.plan.estimate import Setting
 from vict_jax.plan.presets import HF_CONFIGS
 
@@ -56,7 +56,7 @@ def small():
 
 def qwen():
     options = ModelOptions(dtype="bfloat16", remat=True)
-    model = settings.hf_model(HF_CONFIGS["qwen2.5-7b"], options)
+    model = options.read(HF_CONFIGS["qwen2.5-7b"])
     return {"qwen2.5-7b": setting(model, (1, 64, 1), 64, 2048, 1024)}
 
 

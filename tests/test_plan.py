@@ -103,7 +103,7 @@ def test_the_cache_is_that_of_the_sampler():
     [("qwen2.5-1.5b", 1_543_714_304), ("qwen2.5-7b", 7_615_616_512), ("qwen3-8b", 8_190_735_360)],
 )
 def test_published_models_have_their_published_size(name, parameters):
-    model = settings.hf_model(HF_CONFIGS[name], ModelOptions())
+    model = ModelOptions().read(HF_CONFIGS[name])
     params = programs.abstract_params(model, dataclasses.replace(SETTING, mesh=(1, 1, 1)).abstract_mesh)
     assert shard_bytes(params) == 4 * parameters
 
@@ -146,7 +146,7 @@ def test_unknown_devices_are_named(name):
 
 
 def big(**changes):
-    model = settings.hf_model(HF_CONFIGS["qwen2.5-7b"], ModelOptions(dtype="bfloat16"))
+    model = ModelOptions(dtype="bfloat16").read(HF_CONFIGS["qwen2.5-7b"])
     return dataclasses.replace(SETTING, model=model, rows=256, length=2048, slots=2048, width=1024, **changes)
 
 

@@ -22,7 +22,7 @@ from vict_jax.credit.methods import METHODS
 from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
-from vict_jax.models.config import LORA_TARGETS, LoraOptions
+from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.sharding import MeshOptions
 
@@ -97,6 +97,20 @@ class ModelOptions:
         if not self.lora_rank:
             return None
         return LoraOptions(rank=self.lora_rank, alpha=self.lora_alpha, targets=frozenset(self.lora_targets))
+
+    def made(self, *, vocab_size: int, max_positions: int) -> ModelConfig:
+        """A model of these sizes."""
+        sizes = {name: getattr(self, name) for name in SIZES} | {"vocab_size": vocab_size}
+        return ModelConfig(**sizes, **self._run(), max_positions=max_positions)
+
+    def read(self, hf: Mapping[str, Any]) -> ModelConfig:
+        """The model of a `config.json`; errors as `from_hf`."""
+        return dataclasses.replace(from_hf(hf), **self._run())
+
+    def _run(self) -> dict[str, Any]:
+        """What holds whether a model is made or read."""
+        names = ("dtype", "param_dtype", "scan_layers", "remat", "attention", "lora")
+        return {name: getattr(self, name) for name in names}
 
 
 WARM_START_TOKENS = ("replies", "everything")

@@ -18,10 +18,11 @@ from flax import nnx
 from envs.base import Domain, Task
 from envs.lookup import environment
 from envs.pool import EnvPool
-from vict_jax.config import SIZES, RunConfig
+from vict_jax.config import RunConfig
 from vict_jax.metrics import RunError, read_json, write_json
 from vict_jax.models import decoder, hf, lora
 from vict_jax.models.config import ModelConfig
+from vict_jax.models.hf_files import read_json as read_model_json
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
@@ -197,14 +198,9 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
       ValueError: the checkpoint's tokenizer or the longest context does not fit the checkpoint's model.
     """
     options = config.model
-    run: dict[str, Any] = {name: getattr(options, name) for name in ("dtype", "param_dtype", "remat")}
-    here: dict[str, Any] = {name: getattr(options, name) for name in ("scan_layers", "attention", "lora")}
     if not options.path:
-        sizes: dict[str, Any] = {name: getattr(options, name) for name in SIZES} | {
-            "vocab_size": len(codec.tokenizer)
-        }
-        return ModelConfig(**sizes, **run, **here, max_positions=config.rollout.max_context)
-    model = dataclasses.replace(hf.load_config(pathlib.Path(options.path), **run), **here)
+        return options.made(vocab_size=len(codec.tokenizer), max_positions=config.rollout.max_context)
+    model = options.read(read_model_json(pathlib.Path(options.path) / hf.CONFIG))
     if len(codec.tokenizer) > model.vocab_size:
         raise ValueError(
             f"model.path={options.path!r}: the tokenizer has {len(codec.tokenizer)} tokens, the model "

@@ -77,6 +77,20 @@ def read_json(path: pathlib.Path) -> Any:
         raise RunError(f"{path} is damaged ({error}); remove it or use another --workdir") from error
 
 
+def read_config(workdir: pathlib.Path, *, flag: str = "") -> config_lib.RunConfig:
+    """The config that a run directory was started with.
+
+    Args:
+      flag: put before the directory in the message (`--workdir=`).
+
+    Raises:
+      RunError: the directory holds no run.
+    """
+    if not (workdir / "config.json").is_file():
+        raise RunError(f"{flag}{workdir} holds no run (no config.json in it)")
+    return config_lib.from_plain(read_json(workdir / "config.json"))
+
+
 @dataclasses.dataclass(frozen=True)
 class RunDir:
     """An opened run directory, locked against a second run. Close it (or use `with`)."""

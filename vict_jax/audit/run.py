@@ -20,8 +20,8 @@ from vict_jax.audit.further import further
 from vict_jax.audit.interventions import Play
 from vict_jax.audit.replay import Replay, compare
 from vict_jax.audit.source import Batch, Setting, credit
-from vict_jax.config import RunConfig, from_plain
-from vict_jax.metrics import RunError, read_json, read_metrics, write_json
+from vict_jax.config import RunConfig
+from vict_jax.metrics import RunError, read_config, read_metrics, write_json
 
 # Differences printed one by one; the rest is only counted.
 _SHOWN = 20
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       RunError: the directory holds no run or not those updates, or a logged file is damaged.
     """
-    config = open_run(args.workdir)
+    config = read_config(args.workdir)
     domain, _ = environment(config.env.name)
     setting = Setting(domain, config.env.options, config.credit.method, config.credit.options)
     updates = choose(proofs.logged_updates(args.workdir), args.updates)
@@ -70,17 +70,6 @@ def main(args: argparse.Namespace) -> int:
     if violations:
         print(f"FAILED {violations} corrections without a proof (Eq. 8)")
     return 1 if replay.differing or violations else 0
-
-
-def open_run(workdir: pathlib.Path) -> RunConfig:
-    """The config of a run.
-
-    Raises:
-      RunError: the directory holds none.
-    """
-    if not (workdir / "config.json").is_file():
-        raise RunError(f"{workdir} holds no run (no config.json in it)")
-    return from_plain(read_json(workdir / "config.json"))
 
 
 def choose(logged: Sequence[int], text: str | None) -> list[int]:

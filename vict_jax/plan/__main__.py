@@ -12,7 +12,6 @@ compiler's own count is shown beside the planner's.
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import jax
@@ -22,6 +21,7 @@ from ml_collections import config_flags
 from launch import cli
 from vict_jax import config as config_lib
 from vict_jax.models.config import ModelConfig
+from vict_jax.models.hf_files import read_json
 from vict_jax.plan import report, settings, verify
 from vict_jax.plan.devices import parse_fleet
 from vict_jax.plan.estimate import Setting, estimate
@@ -55,9 +55,9 @@ def _model(config: config_lib.RunConfig) -> ModelConfig:
     if _MODEL.value and _HF_CONFIG.value:
         raise ValueError("--model and --hf_config are both given; one of them is wanted")
     if _MODEL.value:
-        return settings.hf_model(HF_CONFIGS[_MODEL.value], config.model)
+        return config.model.read(HF_CONFIGS[_MODEL.value])
     if _HF_CONFIG.value:
-        return settings.hf_model(json.loads(pathlib.Path(_HF_CONFIG.value).read_text()), config.model)
+        return config.model.read(read_json(pathlib.Path(_HF_CONFIG.value)))
     return settings.model_of(config)
 
 

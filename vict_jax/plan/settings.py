@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 from envs.lookup import environment
-from vict_jax.config import ModelOptions, RunConfig
-from vict_jax.models.config import ModelConfig, from_hf
+from vict_jax.config import RunConfig
+from vict_jax.models import hf
+from vict_jax.models.config import ModelConfig
+from vict_jax.models.hf_files import read_json
 from vict_jax.plan.estimate import Setting
 from vict_jax.rollout.options import ContextKind
-
-# Options that hold whether a model is read or made.
-_COMMON = ("dtype", "param_dtype", "scan_layers", "remat", "attention")
-
-
-def hf_model(hf: Mapping[str, Any], options: ModelOptions) -> ModelConfig:
-    """The model of a `config.json`, with what `options` say beside its sizes."""
-    common = {name: getattr(options, name) for name in _COMMON}
-    return dataclasses.replace(from_hf(hf), lora=options.lora, **common)
 
 
 def model_of(config: RunConfig) -> ModelConfig:
@@ -32,10 +21,8 @@ def model_of(config: RunConfig) -> ModelConfig:
     """
     options = config.model
     if options.path:
-        return hf_model(json.loads((pathlib.Path(options.path) / "config.json").read_text()), options)
-    names = {field.name for field in dataclasses.fields(ModelConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(options).items() if name in names}
-    return ModelConfig(**sizes, lora=options.lora, max_positions=config.rollout.max_context)
+        return options.read(read_json(pathlib.Path(options.path) / hf.CONFIG))
+    return options.made(vocab_size=options.vocab_size, max_positions=config.rollout.max_context)
 
 
 def from_config(config: RunConfig, *, model: ModelConfig, devices: int) -> Setting:
