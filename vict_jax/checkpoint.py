@@ -10,6 +10,7 @@ name was complete once. Orbax alone does not notice flipped bits in its files; t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -17,7 +18,9 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -67,7 +70,8 @@ def save(
 ) -> pathlib.Path:
     """Write a checkpoint and remove all but the newest `keep` up to and including it.
 
-    Called by every process with the same arguments; the directory is shared between them. A checkpoint of
+    Called by every process with the same arguments; the directory is shared between them. A first Ctrl-C
+    waits until the checkpoint is complete. A checkpoint of
     the same step is replaced, and those of later steps, left from a run that was set back, are removed.
 
     Args:
@@ -97,10 +101,11 @@ def save(
         _prepare(directory, leaves)
     _barrier("checkpoint_prepare")
     try:
-        _write_arrays(temporary / "arrays", leaves)
-        if first:
-            _write_manifest(temporary, step, leaves, metadata)
-            _commit(temporary, target)
+        with _interrupt_waits():
+            _write_arrays(temporary / "arrays", leaves)
+            if first:
+                _write_manifest(temporary, step, leaves, metadata)
+                _commit(temporary, target)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -166,6 +171,32 @@ def _no_space(path: pathlib.Path, why: str) -> OSError:
     return OSError(errno.ENOSPC, f"{why}; checkpoints of steps {kept} are kept", str(path))
 
 
+@contextlib.contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Hold the first Ctrl-C back until the block is over; a second one interrupts at once.
+
+    Orbax works in threads of its own. An exception in the waiting one leaves them running into the end of
+    the interpreter, where they fail with tracebacks that bury the message of the interrupt.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, _frame: object) -> None:
+        held.append(number)
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if held:
+        signal.raise_signal(held[0])
+
+
 def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
     try:
         ocp.save(path.absolute(), dict(leaves))  # Orbax refuses relative paths
@@ -178,7 +209,8 @@ def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
 
 def _read_arrays(path: pathlib.Path, abstract_tree: Any) -> Any:
     named = _named_leaves(abstract_tree)
-    loaded = ocp.load(path.absolute(), named)
+    with _interrupt_waits():
+        loaded = ocp.load(path.absolute(), named)
     # PRNG keys come back under the sharding of their raw words, one axis more; the others stay as they are.
     leaves = [jax.device_put(loaded[name], leaf.sharding) for name, leaf in named.items()]
     return jax.tree.unflatten(jax.tree.structure(abstract_tree), leaves)

@@ -7,6 +7,7 @@ import json
 import logging
 import pathlib
 import shutil
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +118,32 @@ def test_a_kill_while_writing_leaves_nothing_that_looks_complete(two, monkeypatc
         assert_same(restore(two).tree, make_tree(2))
     checkpoint.save(two, 3, make_tree(3), {}, keep=1)
     assert [p.name for p in two.iterdir()] == ["step_00000003"]
+
+
+def test_an_interrupt_while_writing_comes_after_the_checkpoint(two, monkeypatch):
+    """Orbax's threads would otherwise fail with tracebacks while the interpreter ends."""
+    tree = make_tree(9)
+    write, usual = checkpoint.ocp.save, signal.getsignal(signal.SIGINT)
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint.ocp, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(two, 9, tree, {}, keep=3)
+    assert_same(restore(two, step=9).tree, tree)
+    assert signal.getsignal(signal.SIGINT) is usual
+
+    def insisting(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second interrupt did nothing")
+
+    monkeypatch.setattr(checkpoint.ocp, "save", insisting)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(two, 9, tree, {}, keep=3)
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_a_kill_while_removing_leaves_the_newest(two, monkeypatch):
