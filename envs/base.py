@@ -209,6 +209,11 @@ def no_mutations(options: Any, task: Task) -> Mapping[str, Sequence[str]]:
     return {}
 
 
+def nothing_to_add(options: Any) -> str:
+    """`Domain.about` of a domain whose name says enough."""
+    return ""
+
+
 def no_data(options: Any, splits: Sequence[str]) -> Mapping[str, str]:
     """`Domain.manifest` of a domain that reads no files."""
     return {}
@@ -235,6 +240,8 @@ class Domain:
         continue when it has changed.
       no_op: an action text that changes nothing but the step count, for interventions: it takes the place
         of an action in a replay.
+      about: options -> what a score is only comparable with the same of, in words (the size of a catalogue,
+        the version of the rules); shown and stored wherever a score is, "" for nothing.
     """
 
     name: str
@@ -250,3 +257,4 @@ class Domain:
     mutations: Callable[[Any, Task], Mapping[str, Sequence[str]]] = no_mutations
     manifest: Callable[[Any, Sequence[str]], Mapping[str, str]] = no_data
     no_op: str = "do nothing"
+    about: Callable[[Any], str] = nothing_to_add

@@ -51,8 +51,8 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     path = folder / f"{options.split}_update_{update:06d}_t{options.temperature:g}.json"
     write_json(path, {"split": options.split, "update": update, **dataclasses.asdict(options), **result})
-    columns = {f"update {update}": {kind: tuple(pair) for kind, pair in result["per_type"].items()}}
-    print(f"success on {options.split}, every task once\n{summary.success_table(columns)}\nwritten to {path}")
+    table = summary.evaluation_table(options.split, {f"update {update}, every task once": result})
+    print(f"{table}\nwritten to {path}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
 
     Returns:
       `success` and `score` (means over tasks; a task lost to an environment error counts as 0),
-      `per_type`: task type -> [solved, tasks], `steps_mean`, `tasks`, `lost`.
+      `per_type`: task type -> [solved, tasks], `score_per_type`: task type -> mean score, `steps_mean`,
+      `tasks`, `lost`, `about`: what `Domain.about` says.
     """
     options, parts = job.config.eval, batch_parts(job.mesh)
     enough = -(-len(job.eval_tasks) // parts) * parts  # rows for all tasks that the mesh divides
@@ -40,14 +41,18 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
     )
     finished = [group[0] for group in played.groups]
     per_type: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    scores: dict[str, list[float]] = collections.defaultdict(list)
     for one in finished:
         per_type[one.task.type][0] += one.end is EndReason.SUCCESS
         per_type[one.task.type][1] += 1
+        scores[one.task.type].append(one.score)
     return {
         "success": sum(one.end is EndReason.SUCCESS for one in finished) / len(finished),
         "score": sum(one.score for one in finished) / len(finished),
         "per_type": dict(sorted(per_type.items())),
+        "score_per_type": {kind: sum(some) / len(some) for kind, some in sorted(scores.items())},
         "steps_mean": sum(len(one.actions) for one in finished) / len(finished),
         "tasks": len(finished),
+        "about": job.domain.about(job.config.env.options),
         "lost": played.counts.env_errors + played.counts.env_timeouts,
     }

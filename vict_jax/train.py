@@ -125,9 +125,11 @@ def header(job: Job, verdict: Verdict) -> str:
     """What runs, in a few lines: tasks, model, estimator, loss, conformance."""
     config = job.config
     credit, ppo, train_ = config.credit, config.ppo, config.train
+    about = job.domain.about(config.env.options)
+    name = f"{job.domain.name} ({about})" if about else job.domain.name
     dead = "apply" if ppo.kl_on_dead_groups else "do not apply"
     lines = {
-        "environment": f"{job.domain.name}: {len(job.train_tasks)} training tasks, {len(job.eval_tasks)} of "
+        "environment": f"{name}: {len(job.train_tasks)} training tasks, {len(job.eval_tasks)} of "
         f"{config.eval.split}, {config.env.workers} workers",
         "model": f"{parameter_counts(job)}, {job.model.num_layers} layers, vocabulary "
         f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
@@ -391,7 +393,8 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
         row = evaluate(job, params, progress=move)
     metrics.write("eval", update, row)
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
-    tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved")
+    score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""
+    tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved{score}")
 
 
 @jax.jit
@@ -458,13 +461,12 @@ def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dic
         before, after, method=config.credit.method, updates=config.train.updates, seconds=round(seconds, 1)
     )
     write_json(workdir / "summary.json", content)
-    columns = {
-        "warm start": {kind: tuple(pair) for kind, pair in before["per_type"].items()},
-        f"after update {after['update']}": {kind: tuple(pair) for kind, pair in after["per_type"].items()},
-    }
-    print(f"\nsuccess on {config.eval.split}\n{summary.success_table(columns)}")
+    columns = {"warm start": before, f"after update {after['update']}": after}
+    print(f"\n{summary.evaluation_table(config.eval.split, columns)}")
+    scores = f"mean score {before['score']:.3f} -> {after['score']:.3f}"
     print(
-        f"gain {content['gain_points']:+.1f} points with {config.credit.method} in {seconds / 60:.1f} minutes"
+        f"gain {content['gain_points']:+.1f} points, {scores}, with {config.credit.method} "
+        f"in {seconds / 60:.1f} minutes"
     )
     picture = summary.draw_curves(workdir)
     print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/" + (", curves.png" if picture else ""))

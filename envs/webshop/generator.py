@@ -5,8 +5,8 @@ attribute of a product is in its title, its description or one of its bullet poi
 synthetic goal asks for are in the text that the search reads, but for one product in ten, where the last of
 them is in a later bullet point only.
 
-Products are numbered, so that a list and a click name them by the same text (an ASIN is lower-cased in a click).
-A range price comes from options of different prices, as in the original.
+Products are numbered, so that a list and a click name them by the same text (a click is lower-cased). A range
+price comes from options of different prices, as in the original.
 """
 
 from __future__ import annotations
