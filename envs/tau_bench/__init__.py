@@ -1,1 +1,1 @@
-"""tau-bench, retail and airline: an engine, embedded tasks, customers, an expert and the verifier interface."""
+"""tau-bench, retail and airline: engine, embedded tasks, customers, expert and verifier interface."""

@@ -82,7 +82,7 @@ def _check_domain(domain: str) -> None:
 
 
 def task_from_json(row: Mapping[str, Any], where: str) -> TaskSpec:
-    """One task from its JSON object; `where` names it in messages. Raises ValueError if a field is missing."""
+    """One task from its JSON object, which messages call `where`; ValueError if a field is missing."""
     missing = [key for key in ("user_id", "instruction", "actions", "outputs") if key not in row]
     if missing:
         raise ValueError(f"{where} lacks {missing}")

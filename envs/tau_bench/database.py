@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -64,7 +65,8 @@ class Table:
 
     def put(self, key: str, record: Any) -> None:
         """Add or replace a whole record."""
-        self.before.setdefault(key, self[key] if key in self else ABSENT)
+        if key not in self.before:
+            self.before[key] = self.changed.get(key, self._base.get(key, ABSENT))
         self.changed[key] = record
 
 
@@ -159,15 +161,24 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def leaf_changes(before: Any, after: Any, path: Path = ()) -> list[Change]:
-    """Leaves that differ, with `ABSENT` for no value. Leaves differ if their `repr` does (1, 1.0, True)."""
-    old = {} if before is ABSENT else dict(leaves(before, path))
-    new = {} if after is ABSENT else dict(leaves(after, path))
-    return [
-        (at, old.get(at, ABSENT), new.get(at, ABSENT))
-        for at in {**old, **new}
-        if at not in old or at not in new or repr(old[at]) != repr(new[at])
-    ]
+def leaf_changes(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
+    """Leaves that differ, with `ABSENT` for no value, in document order of `before`, then what is new.
+
+    Two mappings and two lists are compared entry by entry; what appears or vanishes is told leaf by leaf; a
+    value that changes its kind is one change. Scalars differ if their `repr` does (1, 1.0, True).
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from leaf_changes(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
+    elif isinstance(before, list) and isinstance(after, list):
+        for i, (old, new) in enumerate(itertools.zip_longest(before, after, fillvalue=ABSENT)):
+            yield from leaf_changes(old, new, (*path, i))
+    elif before is ABSENT:
+        yield from ((at, ABSENT, value) for at, value in leaves(after, path))
+    elif after is ABSENT:
+        yield from ((at, value, ABSENT) for at, value in leaves(before, path))
+    elif repr(before) != repr(after):
+        yield path, before, after
 
 
 def differences(base: Mapping[str, Mapping[str, Any]], left: Records, right: Records) -> tuple[Change, ...]:

@@ -1,50 +1,32 @@
-"""Calling a tool by name with JSON arguments, with the original's answers to bad calls.
-
-The original passes the arguments as Python keywords to a static method and answers with the text of any
-exception. Those texts are part of the observations, so binding is done here with the same wording.
-"""
+"""Calling the tools of a domain by name with JSON arguments, with the original's answers to bad calls."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from envs.tau_bench import airline, retail
 from envs.tau_bench.data import Call
 from envs.tau_bench.database import Database, copy_record
+from envs.tau_bench.tool import Tool, check_arguments
 
-TERMINATING = frozenset({"transfer_to_human_agents"})
-# What Python raises for values of the wrong kind; the original answers with the text of each.
-_PYTHON_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+TOOLS: Mapping[str, Mapping[str, Tool]] = {"retail": retail.TOOLS, "airline": airline.TOOLS}
+TERMINATING = frozenset(tool.name for tools in TOOLS.values() for tool in tools.values() if tool.terminates)
+# What Python raises for values of the wrong kind (MemoryError: from its parser, for too deep a nesting); the
+# original answers with the text of each.
+_PYTHON_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 # Deeper arguments are refused, since copying and comparing recurse; the original gives up at some hundreds.
 _MAX_DEPTH = 200
-
-
-@dataclasses.dataclass(frozen=True)
-class Tool:
-    """One tool of a domain.
-
-    Attributes:
-      name: as the agent calls it.
-      function: (database, **arguments) -> answer; None where the original's returns nothing.
-      writes: whether it may change the database.
-    """
-
-    name: str
-    function: Callable[..., str | None]
-    writes: bool = False
-
-    @functools.cached_property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the required arguments, in the original's order."""
-        return tuple(inspect.signature(self.function).parameters)[1:]
-
-    @functools.cached_property
-    def method(self) -> str:
-        """The original's method, as Python names it in messages about arguments."""
-        return "".join(word.capitalize() for word in self.name.split("_")) + ".invoke()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,48 +57,22 @@ def _too_deep(value: Any) -> bool:
     return True
 
 
-def tools_of(domain: str) -> Mapping[str, Tool]:
-    """The tools of a domain by name."""
-    from envs.tau_bench import airline, retail
-
-    return {"retail": retail.TOOLS, "airline": airline.TOOLS}[domain]
-
-
 def call_tool(database: Database, call: Call) -> Result:
     """Run one call on `database`, which keeps what a failing call wrote before it failed."""
-    tool = tools_of(database.domain).get(call.name)
+    tool = TOOLS[database.domain].get(call.name)
     if tool is None:
         return Result(f"Unknown action {call.name}", False)
-    terminates = call.name in TERMINATING
     try:
-        _check_arguments(tool, database.domain, call.kwargs)
+        check_arguments(tool, database.domain, call.kwargs)
         text = tool.function(database, **call.kwargs)
     except _PYTHON_ERRORS as error:
-        return Result(f"Error: {error}", terminates)
+        return Result(f"Error: {error}", tool.terminates)
     if text is None:
-        return Result("", terminates, f"ValidationError: {call.name} returned no text")
-    return Result(text, terminates)
+        return Result("", tool.terminates, f"ValidationError: {call.name} returned no text")
+    return Result(text, tool.terminates)
 
 
 def invoke(database: Database, name: str, kwargs: Mapping[str, Any]) -> str:
     """The answer of a tool to a call on `database`, which is changed; unknown names are answered, too."""
     call, refusal = read_call(name, kwargs)
     return f"Error: {refusal}" if refusal else call_tool(database, call).text
-
-
-def _check_arguments(tool: Tool, domain: str, kwargs: Mapping[str, Any]) -> None:
-    if "data" in kwargs:
-        where = f"tau_bench.envs.{domain}.tools.{tool.name}.{tool.method}"
-        raise TypeError(f"{where} got multiple values for keyword argument 'data'")
-    for name in kwargs:
-        if name not in tool.parameters:
-            raise TypeError(f"{tool.method} got an unexpected keyword argument '{name}'")
-    missing = [repr(name) for name in tool.parameters if name not in kwargs]
-    if missing:
-        *first, last = missing
-        comma = "," if len(first) > 1 else ""
-        listed = f"{', '.join(first)}{comma} and {last}" if first else last
-        plural = "s" if first else ""
-        raise TypeError(
-            f"{tool.method} missing {len(missing)} required positional argument{plural}: {listed}"
-        )
