@@ -7,8 +7,8 @@
 | `items_human_ins.json` | asin -> list of instructions that people wrote |
 | `title_nouns*.json` | asin -> nouns of the title; not the original's, which runs spaCy on every purchase |
 
-Source: princeton-nlp/WebShop at 64fa2a5, `web_agent_site/engine/engine.py`. The nouns of a title depend on the
-version of spaCy and of its model, so they are data here, computed once (`envs.webshop.importer --write-nouns`).
+Source: princeton-nlp/WebShop at 64fa2a5, `web_agent_site/engine/engine.py`. The nouns of a title depend on
+the version of spaCy and of its model, so they are data here, computed once by the importer.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class RawData:
     """What the original's JSON files hold.
 
     Attributes:
-      products: in file order; keys `asin`, `name`, `full_description`, `small_description`, `pricing`, `images`,
-        `category`, `query`, `product_category`, `customization_options`; others are not read.
-      attributes: asin -> `{"attributes": [...], "instruction": text, "instruction_attributes": [...]}`, the last
-        two absent where the product has no synthetic goal.
+      products: in file order; the keys `asin`, `name`, `full_description`, `small_description`, `pricing`,
+        `category`, `query`, `product_category` and `customization_options` are read.
+      attributes: asin -> `{"attributes": [...], "instruction": text, "instruction_attributes": [...]}`, the
+        last two absent where the product has no synthetic goal.
       human: asin -> list of `{"instruction", "instruction_attributes", "instruction_options", ...}`.
-      title_nouns: asin -> lower-case nouns and proper nouns of the title with repeats, in order; None where they
-        have not been computed.
+      title_nouns: asin -> lower-case nouns and proper nouns of the title with repeats, in order; None where
+        they have not been computed.
     """
 
     products: Sequence[Mapping[str, Any]]
@@ -44,7 +44,7 @@ class RawData:
 
 
 def data_files(data_dir: str | pathlib.Path, variant: str = "small") -> dict[str, pathlib.Path]:
-    """The file of each kind in a folder: `products`, `attributes`, `human` and, where there is one, `title_nouns`.
+    """The file of each kind in a folder: `products`, `attributes`, `human`, maybe `title_nouns`.
 
     Args:
       data_dir: folder of the files.
@@ -73,9 +73,9 @@ def data_files(data_dir: str | pathlib.Path, variant: str = "small") -> dict[str
         files[kind] = present[0]
     nouns = sorted(folder.glob("title_nouns*.json"))
     if len(nouns) > 1:
-        names = ", ".join(path.name for path in nouns)
-        raise ValueError(f"data_dir={str(folder)!r} has several files of title nouns ({names}); keep one")
-    return files | {"title_nouns": path for path in nouns}
+        listed = ", ".join(path.name for path in nouns)
+        raise ValueError(f"data_dir={str(folder)!r} has several files of title nouns ({listed}); keep one")
+    return files | dict(zip(["title_nouns"], nouns, strict=False))
 
 
 def load_raw(data_dir: str | pathlib.Path, variant: str = "small") -> RawData:
