@@ -20,6 +20,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "airline": ("flights", "reservations", "users"),
 }
 SPLITS = ("train", "dev", "test")
+# Name of the action that says something to the customer; its argument is `content`.
+RESPOND = "respond"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,9 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from envs.tau_bench import database, tools
-from envs.tau_bench.data import Bench, Call, TaskSpec
-
-RESPOND = "respond"
+from envs.tau_bench.data import RESPOND, Bench, Call, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from envs.tau_bench import scoring, tools
-from envs.tau_bench.data import Bench, Call, TaskSpec
+from envs.tau_bench.data import RESPOND, Bench, Call, TaskSpec
 from envs.tau_bench.database import Change, Database
 
-RESPOND = "respond"
 STOP = "###STOP###"
 _AFTER_END = "Error: the conversation has ended"
 
@@ -138,5 +137,6 @@ class Session:
         if "content" not in call.kwargs:
             return StepOutcome("Error: 'content'", False, "user", "KeyError: 'content'")
         content = call.kwargs["content"]
-        answer = self._customer.step(content if isinstance(content, str) else json.dumps(content))
+        said = content if isinstance(content, str) else json.dumps(content)
+        answer = self._customer.step("" if content is None else said)
         return StepOutcome(answer, STOP in answer, "user")

@@ -25,8 +25,8 @@ _PYTHON_ERRORS = (
     TypeError,
     ValueError,
 )
-# Deeper arguments are refused, since copying and comparing recurse; the original gives up at some hundreds.
-_MAX_DEPTH = 200
+_MAX_DEPTH = 100
+_MAX_BITS = 3322
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,23 +38,40 @@ class Result:
     error: str = ""
 
 
-def read_call(name: str, kwargs: Any) -> tuple[Call, str]:
-    """A call with its own copy of the arguments, and "" or why they are no arguments at all."""
+def read_call(name: Any, kwargs: Any) -> tuple[Call, str]:
+    """A call with its own copy of the arguments, and "" or why it cannot be one.
+
+    Accepted is what JSON can say, down to 100 levels and with integers up to 1,000 digits: deeper values
+    and longer numbers cannot be written or compared, in the original neither.
+    """
+    if not isinstance(name, str):
+        return Call(str(name), {}), f"the name of a tool must be a text, not {type(name).__name__}"
     if not isinstance(kwargs, Mapping):
-        return Call(name, {}), f"the arguments of {name} are no JSON object: {type(kwargs).__name__}"
-    if _too_deep(kwargs):
-        return Call(name, {}), f"the arguments of {name} are nested deeper than {_MAX_DEPTH} levels"
-    return Call(name, copy_record(dict(kwargs))), ""
+        return Call(name, {}), f"the arguments must be an object, not {type(kwargs).__name__}"
+    refusal = _refuse_value(dict(kwargs))
+    return (Call(name, {}), refusal) if refusal else (Call(name, copy_record(dict(kwargs))), "")
 
 
-def _too_deep(value: Any) -> bool:
+def _refuse_value(value: Any) -> str:
+    """Why the value is none that a record may hold, or "". Level by level, as recursion has limits."""
     level = [value]
     for _ in range(_MAX_DEPTH):
-        inner = [item.values() if isinstance(item, Mapping) else item for item in level]
-        level = [item for items in inner for item in items if isinstance(item, list | Mapping)]
-        if not level:
-            return False
-    return True
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    return "the keys of an object must be texts"
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+            elif isinstance(item, int) and item.bit_length() > _MAX_BITS:
+                return f"an integer has {item.bit_length()} bits, allowed are {_MAX_BITS}"
+            elif not isinstance(item, str | int | float | None):
+                return f"{type(item).__name__} is no JSON value"
+        if not inner:
+            return ""
+        level = inner
+    return f"the arguments are nested deeper than {_MAX_DEPTH} levels"
 
 
 def call_tool(database: Database, call: Call) -> Result:
