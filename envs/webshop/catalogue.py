@@ -1,8 +1,8 @@
 """Products as the original's loader leaves them, and what each costs.
 
-Skipped are products without a usable id (`nan`, or more than ten characters) and repeats. A price may be a range;
-the price that the score compares is then drawn from it. The original draws when it loads, from an unseeded
-generator, so its goals differ from process to process; here the seed is part of the catalogue.
+Skipped are products without a usable id (`nan`, or more than ten characters) and repeats. A price may be a
+range; the price that the score compares is then drawn from it. The original draws when it loads, from an
+unseeded generator, so its goals differ from process to process; here the seed is part of the catalogue.
 
 Source: princeton-nlp/WebShop at 64fa2a5, `engine.py: load_products, generate_product_prices`.
 """
@@ -23,6 +23,7 @@ from envs.webshop.raw import RawData
 
 NO_PRICE = 100.0
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
+WRITE_NOUNS = "`python -m envs.webshop.importer --data-dir DIR --write-nouns`"
 _LONGEST_ASIN = 10
 _TEXTS = ("name", "full_description", "category", "query", "product_category")
 
@@ -45,7 +46,7 @@ class Product:
       title, description, bullets: texts of its pages.
       price_tag: the price as it is shown, `$7.5` or `$4.98 to $7.99`.
       price: the price that is compared with a goal's limit, in dollars.
-      category, query, product_category: of the shop; `product_category` is a path with ` › ` between its parts.
+      category, query, product_category: of the shop; `product_category` is a path with ` › ` between parts.
       options: group -> values, both lower-case, in the order of the page.
       attributes: hidden attributes that the score compares; on no page.
       nouns: nouns of the title, lower-case, with repeats.
@@ -100,7 +101,7 @@ class Catalogue:
         return {product.asin: product for product in self.products}
 
     def digest(self) -> str:
-        """SHA-256 over everything in the products but nouns and drawn prices; the same whatever else files hold."""
+        """SHA-256 over the products without nouns and drawn prices, whatever else the files hold."""
         digest = hashlib.sha256()
         for product in self.products:
             fields = dataclasses.asdict(product)
@@ -142,14 +143,14 @@ def _usable(products: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 def _known_nouns(raw: RawData) -> Mapping[str, Sequence[str]]:
     if raw.title_nouns is None:
         raise ValueError(
-            "the score compares nouns of titles, and there is no title_nouns*.json beside the data; write it once "
-            "with `python -m envs.webshop.importer --data-dir DIR --write-nouns` (needs spaCy)"
+            "the score compares nouns of titles, and there is no title_nouns*.json beside the data; write it "
+            f"once with {WRITE_NOUNS} (needs spaCy)"
         )
     missing = [entry["asin"] for entry in _usable(raw.products) if entry["asin"] not in raw.title_nouns]
     if missing:
         raise ValueError(
-            f"title nouns of {len(missing)} products are missing, the first is {missing[0]!r}; write them anew "
-            "with `python -m envs.webshop.importer --data-dir DIR --write-nouns`"
+            f"title nouns of {len(missing)} products are missing, the first is {missing[0]!r}; "
+            f"write them anew with {WRITE_NOUNS}"
         )
     return raw.title_nouns
 

@@ -4,14 +4,14 @@ A goal is a product with one combination of its options and a price limit drawn 
 draws the limits from an unseeded generator at load and then shuffles with seed 233; here the limits are drawn
 after the prices of the catalogue, from its seed, so index and text of a goal are the same in every process.
 
-Splits are ranges of the shuffled list: test 0-499, valid 500-1499, train from 1500 on. They are disjoint because
-there is one list with one order. A widely used training set-up takes the same ranges but shuffles with another
-seed in each worker; index 7 then is another goal in each of them, and in a simulation all of its validation
-goals were among the training goals of some worker. No function here takes a seed for the order.
+Splits are ranges of the shuffled list: test 0-499, valid 500-1499, train from 1500 on. They are disjoint
+because there is one list with one order. A widely used training set-up takes the same ranges but shuffles
+with another seed in each worker; index 7 then is another goal in each of them, and in a simulation all of
+its validation goals were among the training goals of some worker. No function here takes a seed for the order.
 
-Disjoint in index does not mean disjoint in products: a product has one goal for each combination of its options.
+Disjoint in index is not disjoint in products: a product has a goal for each combination of its options.
 
-Source: princeton-nlp/WebShop at 64fa2a5, `goal.py: get_synthetic_goals, get_human_goals`; `web_agent_text_env.py`.
+Source: princeton-nlp/WebShop at 64fa2a5, `goal.py: get_synthetic_goals, get_human_goals`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def synthetic_goals(catalogue: Catalogue) -> list[Goal]:
 
 
 def human_goals(catalogue: Catalogue) -> list[Goal]:
-    """A goal for each instruction by a person that names an attribute; its options are values without groups."""
+    """A goal for each instruction by a person that has attributes; its options are values without groups."""
     rng = _generator(catalogue)
     goals = []
     for product in catalogue.products:
