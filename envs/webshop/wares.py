@@ -20,7 +20,7 @@ PACKS = ("pack of 1", "pack of 2", "pack of 6", "pack of 12")
 VOLUMES = ("50 ml", "100 ml", "250 ml", "500 ml")
 LENGTHS = ("3 feet", "6 feet", "10 feet", "15 feet")
 FLAVORS = ("lemon", "ginger", "cinnamon", "vanilla", "cherry", "coconut", "maple", "almond")
-SCENTS = ("lavender", "rosemary", "citrus", "cedar", "unscented")
+SCENTS = ("lavender", "jasmine", "citrus", "cedar", "unscented")
 BEDS = ("twin", "full", "queen", "king")
 COLOR: Group = ("color", COLORS)
 
