@@ -120,7 +120,7 @@ def build(raw: RawData, *, seed: int = 233) -> Catalogue:
     rng = random.Random(seed)
     nouns = _known_nouns(raw)
     products = []
-    for entry in _usable(raw.products):
+    for entry in usable(raw.products):
         tag, prices = _price(entry["asin"], entry.get("pricing"))
         price = rng.uniform(*prices) if len(prices) == 2 else prices[0]
         products.append(_product(entry, raw, nouns, tag, price))
@@ -129,7 +129,12 @@ def build(raw: RawData, *, seed: int = 233) -> Catalogue:
     return Catalogue(tuple(products), seed, rng.getstate())
 
 
-def _usable(products: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def usable(products: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The entries that become products.
+
+    Raises:
+      ValueError: an entry without an id.
+    """
     seen = set()
     for place, entry in enumerate(products):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("asin"), str):
@@ -146,7 +151,7 @@ def _known_nouns(raw: RawData) -> Mapping[str, Sequence[str]]:
             "the score compares nouns of titles, and there is no title_nouns*.json beside the data; write it "
             f"once with {WRITE_NOUNS} (needs spaCy)"
         )
-    missing = [entry["asin"] for entry in _usable(raw.products) if entry["asin"] not in raw.title_nouns]
+    missing = [entry["asin"] for entry in usable(raw.products) if entry["asin"] not in raw.title_nouns]
     if missing:
         raise ValueError(
             f"title nouns of {len(missing)} products are missing, the first is {missing[0]!r}; "

@@ -7,7 +7,7 @@ after the prices of the catalogue, from its seed, so index and text of a goal ar
 Splits are ranges of the shuffled list: test 0-499, valid 500-1499, train from 1500 on. They are disjoint
 because there is one list with one order. A widely used training set-up takes the same ranges but shuffles
 with another seed in each worker; index 7 then is another goal in each of them, and in a simulation all of
-its validation goals were among the training goals of some worker. No function here takes a seed for the order.
+its validation goals were training goals of some worker, too. No function here takes a seed for the order.
 
 Disjoint in index is not disjoint in products: a product has a goal for each combination of its options.
 

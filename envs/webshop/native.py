@@ -46,6 +46,10 @@ _SHOWN = {
 }
 
 
+class QueryError(ValueError):
+    """A query that makes the original raise."""
+
+
 class Available(NamedTuple):
     """What can be done on a page. Searching works on every page; only one has the bar for it."""
 
@@ -84,7 +88,7 @@ class WebShop:
         """The products that a query finds, best first.
 
         Raises:
-          LookupError: a query that makes the original raise.
+          QueryError: a query that makes the original raise.
         """
         return self._find_cached(query) if len(query) <= _LONGEST_CACHED else self._find(query)
 
@@ -96,7 +100,7 @@ class WebShop:
     def _find(self, query: str) -> tuple[Product, ...]:
         first, _, rest = query.partition(" ")
         if first == "<a>" or query == "<c>":
-            raise LookupError(f"the original raises an exception for the query {query[:40]!r}")
+            raise QueryError(f"the original raises an exception for the query {query[:40]!r}")
         if first == "<c>":
             category = rest.split(" ")[0].strip()
             return tuple(p for p in self.catalogue.products if p.category == category)
@@ -193,12 +197,12 @@ class Session:
         """Show the first results; the error if the original raises."""
         try:
             self._show_results(query, 1)
-        except LookupError as error:
+        except QueryError as error:
             return str(error)
         return ""
 
     def _show_results(self, query: str, number: int) -> None:
-        random_draw = query.split(" ")[0] == "<r>"
+        random_draw = query.partition(" ")[0] == "<r>"
         view = pages.results(self._draw(), number) if random_draw else self.shop.results(query, number)
         self.query, self.number, self.product, self.options = query, number, None, {}
         self._show(Page.RESULTS, view)
