@@ -46,8 +46,8 @@ _COLOURS = (
     "cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass "
     "gray green grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon "
     "mauve merlot midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach "
-    "pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone "
-    "stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow"
+    "pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver skull slate steel "
+    "stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow"
 )
 COLOURS = tuple(_COLOURS.split())
 
