@@ -61,7 +61,7 @@ class Listed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Page:
+class Screen:
     """What is on the screen, without the instruction: texts in order, and what can be clicked."""
 
     pieces: tuple[str, ...]
@@ -124,7 +124,7 @@ class Memory:
 
     wish: Wish
     steps_left: int
-    page: Page
+    page: Screen
     listed: dict[str, Listed] = dataclasses.field(default_factory=dict)
     tried: dict[str, int] = dataclasses.field(default_factory=dict)
     current: str = ""
@@ -150,12 +150,12 @@ def understand(instruction: str) -> Wish:
     )
 
 
-def begin(instruction: str, page: Page, steps: int) -> Memory:
+def begin(instruction: str, page: Screen, steps: int) -> Memory:
     """A shopper who has just read the instruction; `steps` actions may follow."""
     return Memory(understand(instruction), steps, page)
 
 
-def notice(memory: Memory, action: str, page: Page) -> None:
+def notice(memory: Memory, action: str, page: Screen) -> None:
     """Remember an action and the page that it led to."""
     before, memory.page = memory.page, page
     memory.steps_left -= 1
@@ -226,7 +226,7 @@ def _at_item(memory: Memory) -> str:
     return f"click[{BUY}]"
 
 
-def _open_wishes(wish: Wish, page: Page) -> int:
+def _open_wishes(wish: Wish, page: Screen) -> int:
     """How many of the options asked for a product does not come with; 1 more if it costs too much."""
     values = {value for some in page.groups().values() for value in some}
     prices = [float(m.group(1).replace(",", "")) for p in page.pieces if (m := _MONEY.search(p))]
