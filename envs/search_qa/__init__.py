@@ -1,0 +1,1 @@
+"""Search-augmented question answering: think, search, read, answer."""
