@@ -98,11 +98,7 @@ def _apply(node: ast.AST, arguments: list[Any]) -> Any:
         return _UNARY[type(node.op)](*arguments)
     if isinstance(node, ast.Call):
         return _call(node, arguments)
-    if isinstance(node, ast.Tuple):
-        return ()
-    if isinstance(node, ast.Constant):
-        return node.value
-    raise TypeError(f"{type(node).__name__} is no arithmetic")
+    return ast.literal_eval(node)
 
 
 def _call(node: ast.Call, arguments: list[Any]) -> Any:
@@ -111,7 +107,8 @@ def _call(node: ast.Call, arguments: list[Any]) -> Any:
     call = ast.Call(
         func=next(known),
         args=[
-            ast.Starred(next(known)) if isinstance(item, ast.Starred) else next(known) for item in node.args
+            ast.Starred(next(known), ast.Load()) if isinstance(item, ast.Starred) else next(known)
+            for item in node.args
         ],
         keywords=[ast.keyword(None, next(known)) for _ in node.keywords],
     )
