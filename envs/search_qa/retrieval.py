@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import importlib
 import json
+import logging
 import pathlib
 import re
 import sys
@@ -64,7 +65,9 @@ def _bm25s() -> ModuleType:
         del sys.modules[name]
     sys.modules["jax"] = None  # type: ignore[assignment]  # makes `import jax` an ImportError
     try:
-        return importlib.import_module("bm25s")
+        module = importlib.import_module("bm25s")
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it would tell of every index
+        return module
     finally:
         del sys.modules["jax"]
         sys.modules.update(kept)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vict_jax.rollout.parser import ParsedReply, ReplyFormat, format_reply, parse_reply
 
-TAGS, ACTION, LINE = ReplyFormat
+TAGS, ACTION, LINE, RAW = ReplyFormat
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,15 @@ def test_line():
     assert parse_reply("go to draw", LINE, stopped=False).reason == "cut off before its end"
 
 
+def test_raw_is_the_whole_reply_with_the_tags_of_another_protocol():
+    reply = "<think> two\nlines </think>\n<search> who </search>"
+    for stopped in (True, False):
+        assert parse_reply(f" {reply}\n", RAW, stopped=stopped) == ParsedReply(reply, True, "")
+    assert format_reply(reply, RAW) == reply
+    assert parse_reply(" \n", RAW, stopped=True).reason == "empty action"
+    assert "control token" in parse_reply("<search> a<|im_end|> </search>", RAW, stopped=True).reason
+
+
 PIECES = ["<think>", "</think>", "<action>", "</action>", "look", "\n", " ", "<|im_end|>", "x"]
 
 
@@ -90,7 +99,9 @@ PIECES = ["<think>", "</think>", "<action>", "</action>", "look", "\n", " ", "<|
 def test_a_valid_reply_has_exactly_one_nonempty_line_of_action(text, reply_format, trailing):
     parsed = parse_reply(text, reply_format, stopped=True, allow_trailing=trailing)
     assert parsed.valid == (parsed.reason == "") == (parsed.action != "")
-    if parsed.valid:
+    if parsed.valid and reply_format is RAW:
+        assert parsed.action == text.strip()
+    elif parsed.valid:
         assert len(parsed.action.splitlines()) == 1
         assert parsed.action.strip() == parsed.action
         assert "<" not in parsed.action

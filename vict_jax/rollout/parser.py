@@ -16,11 +16,14 @@ class ReplyFormat(enum.Enum):
     TAGS: `<think>..</think><action>..</action>`, blanks between the parts, one line of action.
     ACTION: `<action>..</action>` alone, one line of action.
     LINE: the reply is the action, one line; for models too small to think.
+    RAW: the reply is the action, whatever is in it; for environments with a protocol of their own, such as
+      the tags of search QA.
     """
 
     TAGS = "tags"
     ACTION = "action"
     LINE = "line"
+    RAW = "raw"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,9 @@ def parse_reply(
         return _invalid(f"control token {control.group()} in the reply")
     if reply_format is ReplyFormat.LINE:
         return _parse_line(text, stopped)
+    if reply_format is ReplyFormat.RAW:
+        action = text.strip()
+        return ParsedReply(action, True, "") if action else _invalid("empty action")
     return _parse_tags(text, _WANTED[reply_format], allow_trailing)
 
 
@@ -110,7 +116,7 @@ def format_reply(action: str, reply_format: ReplyFormat, thought: str = "") -> s
       ValueError: the parser would not read `action` back from it.
     """
     reply = action
-    if reply_format is not ReplyFormat.LINE:
+    if reply_format in (ReplyFormat.TAGS, ReplyFormat.ACTION):
         reply = f"{ACTION}{action}{END_ACTION}"
     if reply_format is ReplyFormat.TAGS:
         reply = f"{THINK}{thought}{END_THINK}{reply}"

@@ -80,9 +80,14 @@ class Template(Protocol):
 
 
 def instruction(options: RolloutOptions) -> str:
-    """The instruction of a chat: what to do, and the reply format with an example that parses."""
+    """The instruction of a chat: what to do, and the reply format with an example that parses.
+
+    A RAW reply has the form that the environment asks for in its first observation.
+    """
     text = options.instruction or _DEFAULT_INSTRUCTION
     reply_format = ReplyFormat(options.reply)
+    if reply_format is ReplyFormat.RAW:
+        return text
     example = format_reply("look", reply_format, "I should look around.")
     return f"{text}\n{_SHAPES[reply_format]}\nExample:\n{example}"
 
