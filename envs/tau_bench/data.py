@@ -92,17 +92,6 @@ def task_from_json(row: Mapping[str, Any], where: str) -> TaskSpec:
     return TaskSpec(row["user_id"], row["instruction"], actions, tuple(row["outputs"]))
 
 
-def task_to_json(task: TaskSpec) -> dict[str, Any]:
-    """The JSON object that `task_from_json` reads."""
-    actions = [{"name": call.name, "kwargs": dict(call.kwargs)} for call in task.actions]
-    return {
-        "user_id": task.user_id,
-        "instruction": task.instruction,
-        "actions": actions,
-        "outputs": list(task.outputs),
-    }
-
-
 def read_json(path: pathlib.Path) -> Any:
     """The content of a JSON file; ValueError with the path if it is missing or no JSON."""
     if not path.is_file():

@@ -109,7 +109,7 @@ class Database:
             own = {key: _pair_text(key, record) for key, record in self._tables[name].changed.items()}
             merged = {**texts[name], **own}
             tables.append(f"({name!r}, {_tuple_text([merged[key] for key in sorted(merged)])})")
-        return hashlib.sha256(_tuple_text(tables).encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(_tuple_text(tables).encode()).hexdigest()
 
 
 def record_texts(base: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
@@ -179,16 +179,6 @@ def leaf_changes(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
         yield from ((at, value, ABSENT) for at, value in leaves(before, path))
     elif repr(before) != repr(after):
         yield path, before, after
-
-
-def differences(base: Mapping[str, Mapping[str, Any]], left: Records, right: Records) -> tuple[Change, ...]:
-    """Leaves in which two states over one base differ; (path, value in `left`, value in `right`)."""
-    changes: list[Change] = []
-    for table, key in {**left, **right}:
-        original = base[table].get(key, ABSENT)
-        pair = left.get((table, key), original), right.get((table, key), original)
-        changes.extend(leaf_changes(*pair, (table, key)))
-    return tuple(changes)
 
 
 def equal(base: Mapping[str, Mapping[str, Any]], left: Records, right: Records) -> bool:

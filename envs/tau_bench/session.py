@@ -71,6 +71,8 @@ class Session:
         self._task: TaskSpec | None = None
         self._database = Database(bench.domain, bench.database)
         self._trace: list[Step] = []
+        # The actions that the original would have seen: all but those that are no calls at all.
+        self._calls: list[Call] = []
         self._final: scoring.Score | None = None
 
     @property
@@ -100,6 +102,7 @@ class Session:
         self._task = task
         self._database = Database(self.bench.domain, self.bench.database)
         self._trace = []
+        self._calls = []
         self._final = None
         return self._customer.reset(task.instruction)
 
@@ -109,29 +112,28 @@ class Session:
         After the end nothing happens any more: the answer says so and the score stays.
         """
         task = self.task
-        if self.done:
-            return StepOutcome(_AFTER_END, True, name)
         call, refusal = tools.read_call(name, kwargs)
+        if self.done:
+            return StepOutcome(_AFTER_END, True, call.name)
         if refusal:
-            outcome = StepOutcome(f"Error: {refusal}", False, name, refusal)
-        elif name == RESPOND:
-            outcome = self._respond(call)
+            outcome = StepOutcome(f"Error: {refusal}", False, call.name, refusal)
         else:
-            result = tools.call_tool(self._database, call)
-            outcome = StepOutcome(result.text, result.terminates, name, result.error)
+            self._calls.append(call)
+            outcome = self._respond(call) if call.name == RESPOND else self._use(call)
         self._trace.append(Step(call, outcome, self._database.take_changes()))
         if outcome.done:
-            self._final = scoring.score(self.bench, task, self._database.records(), self._calls(), True)
+            self._final = scoring.score(self.bench, task, self._database.records(), self._calls, True)
         return outcome
 
     def score(self) -> scoring.Score:
         """The score of the conversation; before its end 0 by rule, with the parts as they stand."""
         if self._final is not None:
             return self._final
-        return scoring.score(self.bench, self.task, self._database.records(), self._calls(), False)
+        return scoring.score(self.bench, self.task, self._database.records(), self._calls, False)
 
-    def _calls(self) -> list[Call]:
-        return [step.call for step in self._trace]
+    def _use(self, call: Call) -> StepOutcome:
+        result = tools.call_tool(self._database, call)
+        return StepOutcome(result.text, result.terminates, call.name, result.error)
 
     def _respond(self, call: Call) -> StepOutcome:
         if "content" not in call.kwargs:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from envs.tau_bench import data
-from envs.tau_bench.database import Change
+from envs.tau_bench.database import ABSENT, Change, Records, leaf_changes
 
 
 def folder(shared_dir: pathlib.Path) -> pathlib.Path:
@@ -39,3 +39,13 @@ def written(changes: Iterable[Change]) -> dict[str, tuple[str, str]]:
 
 def _value(value: Any) -> str:
     return repr("<absent>" if str(value) == "<absent>" else value)
+
+
+def differences(bench: data.Bench, left: Records, right: Records) -> tuple[Change, ...]:
+    """Leaves in which two states over one base differ; (path, value in `left`, value in `right`)."""
+    changes: list[Change] = []
+    for table, key in {**left, **right}:
+        original = bench.database[table].get(key, ABSENT)
+        pair = left.get((table, key), original), right.get((table, key), original)
+        changes.extend(leaf_changes(*pair, (table, key)))
+    return tuple(changes)

@@ -9,7 +9,7 @@ import pytest
 
 from envs.tau_bench import scoring
 from envs.tau_bench.data import RESPOND, Bench
-from envs.tau_bench.database import Database, differences, record_texts
+from envs.tau_bench.database import Database, record_texts
 from envs.tau_bench.messages import read_log, read_message
 from envs.tau_bench.session import Session
 from tests.envs.tau_bench import golden, shop
@@ -33,7 +33,7 @@ def apart(bench: Bench, row: dict[str, Any], database: Database) -> int:
     """Number of leaves that differ between the ground truth's database and the agent's."""
     task = bench.tasks[row["split"]][row["index"]]
     truth = scoring.ground_truth(bench, task).records()
-    return len(list(differences(bench.database, truth, database.records())))
+    return len(golden.differences(bench, truth, database.records()))
 
 
 def test_episodes_score_as_recorded(shared_dir: pathlib.Path) -> None:
