@@ -16,7 +16,11 @@ from typing import Any
 
 from envs.base import Domain
 
-BUILT_IN = {"alfworld": "envs.alfworld.domain", "search_qa": "envs.search_qa.domain"}
+BUILT_IN = {
+    "alfworld": "envs.alfworld.domain",
+    "search_qa": "envs.search_qa.domain",
+    "tau_bench": "envs.tau_bench.domain",
+}
 
 # Keys beside an environment's own options in the section `env` of a config.
 RESERVED = ("name", "workers", "timeout_s")

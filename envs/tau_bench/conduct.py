@@ -1,7 +1,9 @@
 """What the agent's policy asks of a call that writes, as far as the trace and the database decide it.
 
-The original score sees none of this. Source: the policies of tau-bench (arXiv 2406.12045) for retail and
-airline; rules that depend on what a customer meant (a reason of health, a complaint) are left out.
+The original score sees none of this. `followed` is for the score that demands the first two rules: know who
+the customer is, and have a yes before anything is changed. Source: the policies of tau-bench (arXiv
+2406.12045) for retail and airline; rules that depend on what a customer meant (a reason of health, a
+complaint) are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from envs.tau_bench.customer import agrees, tokens
 from envs.tau_bench.data import Call
+from envs.tau_bench.session import RESPOND, Step
 
 # The record of a table in the database before a call, None if there is none.
 Records = Callable[[str, str], Any]
@@ -120,3 +124,41 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any], Records], str]] = {
     "book_reservation": _book,
     "send_certificate": _certificate,
 }
+
+
+def followed(
+    domain: str, opening: str, trace: Sequence[Step], database: Mapping[str, Mapping[str, Any]]
+) -> bool:
+    """Whether each call that changed the database was of an identified customer and had a yes before it.
+
+    The yes is the customer's last message, in answer to a reply. A retail customer is identified by a
+    `find_user_id_by_...` call, an airline's by saying the user id, or by `get_user_details`.
+
+    Args:
+      opening: the customer's first message. database: the initial one.
+    """
+    heard, last, found = tokens(opening), "", set[str]()
+    for step in trace:
+        if step.call.name == RESPOND:
+            last = step.outcome.text
+            heard |= tokens(last)
+        elif step.diff:
+            owners = {_owner(path, new, database) for path, _, new in step.diff} - {""}
+            said = {owner for owner in owners if domain == "airline" and owner.lower() in heard}
+            if not agrees(last) or owners - said - found:
+                return False
+        elif step.call.name.startswith("find_user_id_by"):
+            found.add(step.outcome.text)
+        elif step.call.name == "get_user_details" and domain == "airline":
+            found |= {key for key in step.call.kwargs.values() if isinstance(key, str)}
+    return True
+
+
+def _owner(path: Sequence[Any], new: Any, database: Mapping[str, Mapping[str, Any]]) -> str:
+    """The user whose data a changed leaf belongs to; "" for a leaf of a new record that does not say it."""
+    table, key = path[0], path[1]
+    if table == "users":
+        return str(key)
+    if key in database[table]:
+        return str(database[table][key]["user_id"])
+    return str(new) if path[2:] == ("user_id",) else ""

@@ -20,6 +20,7 @@ from envs.tau_bench.session import RESPOND, Step
 OBSERVED = "seen "
 IDENTITY = f"{OBSERVED}identity"
 USED = "used"
+_READS = ("find_", "get_", "list_", "search_")
 Records = Mapping[tuple[str, str], Any]
 # (table, record id, field)
 Place = tuple[str, str, str]
@@ -191,8 +192,7 @@ def update(facts: Facts, step: Step, write: Write | None, user_id: str, domain: 
         return dataclasses.replace(heard(facts, answer, user_id, domain), agreed=agrees(answer))
     if write is not None:
         return _after_write(facts, call.name, write)
-    tool = tools.TOOLS[domain].get(call.name)
-    if tool is None or tool.writes or answer.startswith("Error"):
+    if not call.name.startswith(_READS) or answer.startswith(("Error", "Unknown action")):
         return facts
     users = facts.users
     if call.name.startswith("find_user_id_by"):

@@ -1,7 +1,7 @@
 """The ground truth as an episode, and episodes that depart from it in one thing.
 
-Every write is proposed to the customer first, and the last reply says the required outputs. On tasks without a
-scripted expert this plays the expert's part in conformance checks; it knows what no policy can know.
+Every write is proposed to the customer first, and the last reply says the required outputs. On tasks without
+a scripted expert this plays the expert's part in conformance checks; it knows what no policy can know.
 """
 
 from __future__ import annotations

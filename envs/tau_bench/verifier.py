@@ -3,12 +3,12 @@
 The ground truth is replayed once per task on its own view of the database. What it changes, field by field,
 becomes atoms; everything else must stay as it was:
 
-    <group>:<record>   the fields of a group (`status`, `items`, ...) of a record are as the ground truth has them
+    <group>:<record>   the fields of a group (`status`, `items`, ...) of a record are as by the ground truth
     unchanged:<table>  every other field of the table, and every other record, is as at the start
     said:<n>           a required output was said to the customer
     ended              the conversation was ended
-    known:<n>          support: what the n-th ground-truth write rests on was shown (the record, the ids of new
-                       items or flights, the payment method), or was used rightly without it
+    known:<n>          support: what the n-th ground-truth write rests on was shown (the record, the ids of
+                       new items or flights, the payment method), or was used rightly without it
     identified, confirmed, allowed    support: no change of the database before the customer was identified,
                        without an explicit yes, or against a rule of the agent's policy (`conduct`)
 

@@ -25,7 +25,7 @@ def show(text: str, *, wrote: bool, style: Style) -> str:
 
 
 def _shorten(text: str) -> str:
-    """JSON objects and lists as `key value, ...` in brackets; any other text as it is."""
+    """JSON objects and lists as `key value` in brackets; any other text as it is."""
     if not text.startswith(("{", "[")):
         return text
     try:
@@ -40,7 +40,7 @@ def _plain(value: Any) -> str:
         if _lists_records(value):
             return _plain(list(value.values()))
         parts = [f"{key} {_plain(item)}" for key, item in value.items() if item not in ("", [], {})]
-        return f"({', '.join(parts)})"
+        return f"({' '.join(parts)})"
     if isinstance(value, list):
         return f"[{', '.join(_plain(item) for item in value)}]"
     if isinstance(value, bool):
