@@ -14,8 +14,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-BUY, BACK, PREVIOUS, NEXT = "buy now", "back to search", "< prev", "next >"
-_SUBPAGES = ("description", "features", "reviews", "attributes")
+BUY, BACK, PREVIOUS, NEXT, FEATURES = "buy now", "back to search", "< prev", "next >", "features"
+_SUBPAGES = ("description", "features", "reviews")
 _PRICE = re.compile(r",? and price lower than ([\d.]+) dollars")
 _FIRST_OPTION = re.compile(r" with ((?:(?! with )[^:,])+: .*)$")
 _NEXT_OPTION = re.compile(r", and (?=[^:,]+: )")
@@ -23,9 +23,17 @@ _POLITE = re.compile(r"^find me ", re.IGNORECASE)
 _MONEY = re.compile(r"\$(\d[\d,]*\.?\d*)")
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
 _CLICK = re.compile(r"click\[(.+)\]")
+_SMALL_WORDS = frozenset(
+    _WORD.findall(
+        "a am an and are be can could find for have i if in is it like looking m me my need of or please "
+        "possible s should show some that the they to want which with would you"
+    )
+)
 _MOST_PAGES = 3
-# A detour to another product: back to the list, open it.
-_DETOUR = 2
+# Of the words asked for, the share that a product may lack without being left for another one.
+_TOLERATED = 0.1
+# Steps to look at another product and return to this one, without reading more of either.
+_DETOUR = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +45,14 @@ class Wish:
       options: group -> value, where the instruction names groups.
       price: the most it may cost; infinity without a limit.
       words: all words and numbers of the instruction without the price.
+      needed: stems of the words that a product's pages should have.
     """
 
     what: str
     options: Mapping[str, str]
     price: float
     words: frozenset[str]
+    needed: frozenset[str]
 
     @property
     def query(self) -> str:
@@ -110,6 +120,26 @@ class Screen:
 
 
 @dataclasses.dataclass
+class Impression:
+    """What a shopper knows of a product that it has opened.
+
+    Attributes:
+      options_missing: how many of the options asked for it does not have, and 1 more if it costs too much.
+      words_missing: words asked for that were on none of its pages so far.
+      read: its subpages that were read.
+    """
+
+    options_missing: int
+    words_missing: frozenset[str]
+    read: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def doubts(self) -> tuple[int, int]:
+        """The less the better."""
+        return self.options_missing, len(self.words_missing)
+
+
+@dataclasses.dataclass
 class Memory:
     """What a shopper has seen and done.
 
@@ -117,7 +147,7 @@ class Memory:
       wish: what is asked for.
       steps_left: actions until the shop closes.
       page: on the screen now.
-      listed: products seen in lists, in order. tried: those opened, and how many wishes each leaves open.
+      listed: products seen in lists, in order. tried: what it knows of those opened.
       current: the product on the screen, or whose subpage is. chosen: its options, by group.
       searches: how many searches there were.
     """
@@ -126,10 +156,15 @@ class Memory:
     steps_left: int
     page: Screen
     listed: dict[str, Listed] = dataclasses.field(default_factory=dict)
-    tried: dict[str, int] = dataclasses.field(default_factory=dict)
+    tried: dict[str, Impression] = dataclasses.field(default_factory=dict)
     current: str = ""
     chosen: dict[str, str] = dataclasses.field(default_factory=dict)
     searches: int = 0
+
+    @property
+    def best(self) -> str:
+        """The product with the fewest doubts, "" if none was opened."""
+        return min(self.tried, key=lambda asin: self.tried[asin].doubts, default="")
 
 
 def understand(instruction: str) -> Wish:
@@ -147,6 +182,7 @@ def understand(instruction: str) -> Wish:
         options=options,
         price=float(limit.group(1)) if limit else float("inf"),
         words=_words(text),
+        needed=_stems(_POLITE.sub("", what)),
     )
 
 
@@ -167,11 +203,17 @@ def notice(memory: Memory, action: str, page: Screen) -> None:
         memory.searches += not click
     elif page.is_item and before.is_list and clicked in before.clickables:
         memory.current = clicked
-        memory.tried[clicked] = _open_wishes(memory.wish, page)
+        if clicked not in memory.tried:
+            missing = memory.wish.needed - _stems(" ".join(page.pieces))
+            memory.tried[clicked] = Impression(_options_missing(memory.wish, page), missing)
     elif page.is_item and before.is_item:
         groups = [name for name, values in page.groups().items() if clicked in values]
         memory.chosen |= dict.fromkeys(groups[-1:], clicked)
-    elif not page.is_item and not before.is_item:
+    elif before.is_item and clicked in _SUBPAGES and PREVIOUS in page.clickables:
+        known = memory.tried[memory.current]
+        known.words_missing -= _stems(" ".join(page.pieces))
+        known.read.add(clicked)
+    elif not page.is_item and PREVIOUS not in page.clickables:
         memory.current, memory.chosen = "", {}
 
 
@@ -193,50 +235,45 @@ def _search(memory: Memory) -> str:
 
 
 def _at_list(memory: Memory) -> str:
-    """Open the most promising product that was not tried, or the best of those that were."""
+    """Open the next product that was not tried, or the best of those that were."""
     here, wish = memory.page.listed(), memory.wish
     fresh = [one for one in here if one.asin not in memory.tried and one.price <= wish.price]
     enough = memory.steps_left > len(wish.options) + 2
     if fresh and enough:
-        return f"click[{max(fresh, key=lambda one: _promise(wish, one.title)).asin}]"
+        return f"click[{fresh[0].asin}]"
     number = memory.page.number
     if here and enough and not memory.tried and number < _MOST_PAGES:
         return f"click[{NEXT}]"
-    best = min(memory.tried, key=lambda asin: memory.tried[asin], default=None)
-    if best is None:
-        best = here[0].asin if here else None
-    if best is not None and best in memory.page.clickables:
+    best = memory.best or (here[0].asin if here else "")
+    if best in memory.page.clickables:
         return f"click[{best}]"
     return f"click[{BACK}]" if number == 1 else f"click[{PREVIOUS}]"
 
 
 def _at_item(memory: Memory) -> str:
-    """Leave a product that does not suit; else choose what is not chosen yet, then buy."""
+    """Read more of a product in doubt, leave one that does not suit; else choose the options and buy."""
     groups = memory.page.groups()
     wanted = {name: value for name, values in groups.items() if (value := _choice(memory.wish, name, values))}
     pending = [value for name, value in wanted.items() if memory.chosen.get(name) != value]
-    open_wishes = _open_wishes(memory.wish, memory.page)
-    best = min(memory.tried.values(), default=open_wishes)
-    others = [one for one in memory.listed.values() if one.asin not in memory.tried]
-    can_look_on = memory.steps_left >= 2 * _DETOUR + len(pending) + 1
-    if open_wishes and ((others and can_look_on) or (open_wishes > best and can_look_on)):
+    known, to_buy = memory.tried[memory.current], len(pending) + 1
+    doubtful = len(known.words_missing) > _TOLERATED * len(memory.wish.needed)
+    if doubtful and not known.options_missing and not known.read and memory.steps_left >= to_buy + 2:
+        return f"click[{FEATURES}]"
+    others = any(asin not in memory.tried for asin in memory.listed)
+    if (doubtful or known.options_missing) and others and memory.steps_left >= _DETOUR + to_buy:
+        return f"click[{PREVIOUS}]"
+    if known.doubts > memory.tried[memory.best].doubts and memory.steps_left >= 2 + to_buy:
         return f"click[{PREVIOUS}]"
     if pending and memory.steps_left > 1:
         return f"click[{pending[0]}]"
     return f"click[{BUY}]"
 
 
-def _open_wishes(wish: Wish, page: Screen) -> int:
-    """How many of the options asked for a product does not come with; 1 more if it costs too much."""
+def _options_missing(wish: Wish, page: Screen) -> int:
     values = {value for some in page.groups().values() for value in some}
     prices = [float(m.group(1).replace(",", "")) for p in page.pieces if (m := _MONEY.search(p))]
     too_much = bool(prices) and min(prices) > wish.price
     return sum(value not in values for value in wish.options.values()) + too_much
-
-
-def _promise(wish: Wish, title: str) -> int:
-    """How many of the words asked for a title has; of equals, the first of the list is opened."""
-    return len(wish.words & _words(title))
 
 
 def _choice(wish: Wish, name: str, values: Sequence[str]) -> str:
@@ -246,6 +283,11 @@ def _choice(wish: Wish, name: str, values: Sequence[str]) -> str:
         return next((value for value in asked if value in values), "")
     said = [value for value in values if _words(value) and _words(value) <= wish.words]
     return max(said, key=lambda value: len(_words(value)), default="")
+
+
+def _stems(text: str) -> frozenset[str]:
+    """Words of a text that say something, without the s of a plural."""
+    return frozenset(word.removesuffix("s") for word in _words(text) - _SMALL_WORDS)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """A shop from a seed, in the format of the original's files, with nothing to download.
 
 Products are drawn from `envs.webshop.wares`, kinds taking turns. What the shop shows is what there is: every
-attribute of a product is in its title, its description or one of its bullet points. The attributes that a
-synthetic goal asks for are in the text that the search reads, but for one product in ten, where the last of
-them is in a later bullet point only.
+attribute of a product is in its title or one of its bullet points. The attributes that a synthetic goal asks
+for are in the text that the search reads (title and first bullet point), but for one product in ten, where
+the last of them is in a later bullet point only.
 
 Products are numbered, so that a list and a click name them by the same text (a click is lower-cased). A range
 price comes from options of different prices, as in the original.
@@ -80,11 +80,14 @@ def _product(
     rest = [attribute for attribute in attributes[1:] if attribute not in found_by_search]
     entry = {
         "name": title,
-        "full_description": _description(brand, thing, place, found_by_search),
+        "full_description": f"{brand} made this {thing} with the {place} in mind.",
         "images": [f"images/{asin}.png"],
         "product_category": " › ".join(kind.path),
         "average_rating": "",
-        "small_description": [_opening_bullet(brand, place), *(_bullet(a, thing, rng) for a in rest)],
+        "small_description": [
+            _opening_bullet(kind.query, brand, found_by_search),
+            *(_bullet(a, thing, rng) for a in rest),
+        ],
         "customization_options": _customization(options, extra, asin) if options else "",
         "asin": asin,
         "category": kind.category,
@@ -159,13 +162,9 @@ def _customization(
     }
 
 
-def _description(brand: str, thing: str, place: str, attributes: Sequence[str]) -> str:
-    says = f" It is {' and '.join(attributes)}." if attributes else ""
-    return f"{brand} made this {thing} with the {place} in mind.{says}"
-
-
-def _opening_bullet(brand: str, place: str) -> str:
-    return f"From {brand}, tried out at the {place}"
+def _opening_bullet(query: str, brand: str, attributes: Sequence[str]) -> str:
+    says = f", {' and '.join(attributes)}" if attributes else ""
+    return f"{query.capitalize()} by {brand}{says}"
 
 
 def _bullet(attribute: str, thing: str, rng: random.Random) -> str:
@@ -187,7 +186,7 @@ def _human(
     rng: random.Random,
 ) -> dict[str, Any]:
     """An instruction as a person might write it, with the keys of the original's entries."""
-    asked, chosen = rng.sample(attributes, 2), {name: rng.choice(values) for name, values in options.items()}
+    asked, chosen = list(attributes[:2]), {name: rng.choice(values) for name, values in options.items()}
     wanted = f" in {' and '.join(chosen.values())}" if chosen else ""
     text = rng.choice(_PEOPLE_SAY)
     return {
