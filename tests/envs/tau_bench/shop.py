@@ -94,6 +94,64 @@ def retail_bench() -> Bench:
     return Bench("retail", _database(), {"test": tasks}, "policy", [], [])
 
 
+def _flight(number: str, origin: str, destination: str, times: tuple[str, str]) -> dict[str, Any]:
+    day = {
+        "status": "available",
+        "available_seats": {"basic_economy": 0, "economy": 2, "business": 9},
+        "prices": {"basic_economy": 50, "economy": 100, "business": 300},
+    }
+    return {
+        "flight_number": number,
+        "origin": origin,
+        "destination": destination,
+        "scheduled_departure_time_est": times[0],
+        "scheduled_arrival_time_est": times[1],
+        "dates": {"2024-05-20": day, "2024-05-21": {**day, "prices": {**day["prices"], "economy": 120}}},
+    }
+
+
+def airline_bench() -> Bench:
+    """One user with a certificate and a card; three flights, two of them a connection over night."""
+    flights = [
+        _flight("F1", "JFK", "SEA", ("08:00:00", "11:00:00")),
+        _flight("F2", "JFK", "ORD", ("23:00:00", "01:00:00+1")),
+        _flight("F3", "ORD", "SEA", ("05:00:00", "08:00:00")),
+    ]
+    methods = [
+        {"source": "certificate", "amount": 80, "id": "certificate_1"},
+        {"source": "credit_card", "id": "credit_card_1"},
+    ]
+    user = {
+        "name": {"first_name": "Ana", "last_name": "Sol"},
+        "payment_methods": {method["id"]: method for method in methods},
+        "reservations": [],
+    }
+    tasks = [TaskSpec("ana_1", "Ask.", (Call("list_all_airports", {}),), ())]
+    tables = {
+        "flights": {f["flight_number"]: f for f in flights},
+        "reservations": {},
+        "users": {"ana_1": user},
+    }
+    return Bench("airline", tables, {"test": tasks}, "policy", [], [])
+
+
+def booking(*payments: tuple[str, float]) -> dict[str, Any]:
+    """Arguments that book F1 on 20 May in economy for one, at 100 dollars."""
+    return {
+        "user_id": "ana_1",
+        "origin": "JFK",
+        "destination": "SEA",
+        "flight_type": "one_way",
+        "cabin": "economy",
+        "flights": [{"flight_number": "F1", "date": "2024-05-20"}],
+        "passengers": [{"first_name": "Ana", "last_name": "Sol", "dob": "1990-01-01"}],
+        "payment_methods": [{"payment_id": name, "amount": amount} for name, amount in payments],
+        "total_baggages": 0,
+        "nonfree_baggages": 0,
+        "insurance": "no",
+    }
+
+
 class Scripted:
     """A customer who gives the answers in turn and then says `ok`."""
 

@@ -143,8 +143,8 @@ def test_hostile_actions_on_the_real_data(shared_dir: pathlib.Path, domain: str)
     assert len(heads) > 100
 
 
-def test_hostile_actions_on_a_small_shop() -> None:
-    bench = shop.retail_bench()
+@pytest.mark.parametrize("bench", [shop.retail_bench(), shop.airline_bench()], ids=["retail", "airline"])
+def test_hostile_actions_on_small_data(bench: Bench) -> None:
     before = json.dumps(bench.database)
     assert len(play(bench, 2, STEPS)) > 50
     assert unchanged(bench, before)

@@ -116,6 +116,60 @@ def test_modified_items_may_change_once(database: Database) -> None:
     assert "non-pending" in tools.invoke(database, "modify_pending_order_items", kwargs)
 
 
+@pytest.fixture
+def airline() -> Database:
+    bench = shop.airline_bench()
+    return Database(bench.domain, bench.database)
+
+
+def test_a_booking_uses_up_a_certificate(airline: Database) -> None:
+    text = tools.invoke(
+        airline, "book_reservation", shop.booking(("certificate_1", 70), ("credit_card_1", 30))
+    )
+    assert json.loads(text)["flights"][0]["price"] == 100
+    assert list(airline["users"]["ana_1"]["payment_methods"]) == ["credit_card_1"]
+    assert airline["users"]["ana_1"]["reservations"] == ["HATHAT"]
+    short = tools.invoke(airline, "book_reservation", shop.booking(("credit_card_1", 99.0)))
+    assert short == "Error: payment amount does not add up, total price is 100, but paid 99.0"
+
+
+def test_a_booking_that_fails_half_way_leaves_what_it_wrote(airline: Database) -> None:
+    twice = shop.booking(("certificate_1", 50), ("certificate_1", 50))
+    assert tools.invoke(airline, "book_reservation", twice) == "Error: 'certificate_1'"
+    assert [change[0][:4] for change in airline.take_changes()] == [
+        ("users", "ana_1", "payment_methods", "certificate_1")
+    ] * 3
+    assert "HATHAT" not in airline["reservations"]
+
+
+def test_a_change_of_cabin_is_paid_and_not_written(airline: Database) -> None:
+    tools.invoke(airline, "book_reservation", shop.booking(("credit_card_1", 100)))
+    kwargs = {
+        "reservation_id": "HATHAT",
+        "cabin": "business",
+        "flights": [{"flight_number": "F1", "date": "2024-05-20"}],
+        "payment_id": "credit_card_1",
+    }
+    changed = json.loads(tools.invoke(airline, "update_reservation_flights", kwargs))
+    assert (changed["cabin"], changed["payment_history"][1]["amount"]) == ("economy", 200)
+
+
+def test_the_fourth_certificate_is_answered_by_nothing(airline: Database) -> None:
+    call, _ = tools.read_call("send_certificate", {"user_id": "ana_1", "amount": 5})
+    results = [tools.call_tool(airline, call) for _ in range(4)]
+    assert [bool(result.error) for result in results] == [False, False, False, True]
+    assert results[2].text == "Certificate certificate_3221324 added to user ana_1 with amount 5."
+
+
+def test_a_night_connection_has_the_prices_of_its_first_day(airline: Database) -> None:
+    kwargs = {"origin": "JFK", "destination": "SEA", "date": "2024-05-20"}
+    [[first, second]] = json.loads(tools.invoke(airline, "search_onestop_flight", kwargs))
+    assert (first["date"], second["date"]) == ("2024-05-20", "2024-05-21")
+    assert second["prices"]["economy"] == 100
+    bad = tools.invoke(airline, "search_onestop_flight", {**kwargs, "date": "May"})
+    assert bad == "Error: invalid literal for int() with base 10: 'ay'"
+
+
 @pytest.mark.parametrize(
     ("expression", "answer"),
     [
