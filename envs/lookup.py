@@ -20,6 +20,7 @@ BUILT_IN = {
     "alfworld": "envs.alfworld.domain",
     "search_qa": "envs.search_qa.domain",
     "tau_bench": "envs.tau_bench.domain",
+    "webshop": "envs.webshop.domain",
 }
 
 # Keys beside an environment's own options in the section `env` of a config.
