@@ -17,7 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
     config.model.update(vocab_size=640, scan_layers=False)
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
-    config.rollout.update(max_context=384, max_new_tokens=16, rows=128)
+    config.rollout.update(max_context=288, max_new_tokens=16, rows=128)
     config.warm_start.update(tasks=5000, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=50, weight_decay=0.1)
     config.train.update(updates=40, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)

@@ -7,7 +7,6 @@ conversions and Search-R1's training rows are all read as they are. A corpus has
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import json
@@ -101,9 +100,7 @@ def title_key(title: str) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """One text, a sequence of texts (lists, NumPy arrays of Parquet), or a sequence written as a text."""
-    if isinstance(value, str) and value.startswith("["):
-        value = ast.literal_eval(value)
+    """One text, or a sequence of texts."""
     return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
 
 
@@ -178,7 +175,7 @@ FORMATS = (
     Format(
         "PopQA",
         frozenset({"question", "possible_answers"}),
-        lambda row: {"text": row["question"], "answers": _texts(row["possible_answers"])},
+        lambda row: {"text": row["question"], "answers": _texts(json.loads(row["possible_answers"]))},
     ),
     Format(
         "TriviaQA", frozenset({"Question", "Answer"}), _triviaqa, lambda r: isinstance(r["Answer"], Mapping)

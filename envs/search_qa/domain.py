@@ -44,7 +44,7 @@ _FIRST_WORLD = {"train": 0, "valid": 10**6}
 _WORLDS = 10**7
 _CORPUS_TASKS = 400
 # Recorded queries name the passages of the corpus files beside the record.
-_RECORD = "e5_retrieval_log.jsonl"
+RECORD = "e5_retrieval_log.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,10 +179,11 @@ def _world_retriever(world: int) -> Retriever:
 
 
 @functools.lru_cache(maxsize=1)
-def _data_retriever(kind: str, data_dir: str) -> Retriever:
+def data_retriever(kind: str, data_dir: str) -> Retriever:
+    """The retriever `kind`, `bm25` or `recorded`, over the corpora of a folder; kept for the next call."""
     passages = (p for path in corpus_files(pathlib.Path(data_dir)) for p in read_passages(path))
     if kind == "recorded":
-        return RecordedRetriever(pathlib.Path(data_dir) / _RECORD, passages)
+        return RecordedRetriever(pathlib.Path(data_dir) / RECORD, passages)
     return Bm25Retriever(passages)
 
 
@@ -194,7 +195,7 @@ def retriever_of(options: SearchQaOptions, task: Task) -> Retriever:
         return HttpRetriever(
             options.retriever_url, timeout_s=options.timeout_s_of_search, retries=options.retries
         )
-    return _data_retriever(options.retriever, options.data_dir)
+    return data_retriever(options.retriever, options.data_dir)
 
 
 class SearchQaEnv:
@@ -308,7 +309,7 @@ def manifest(options: SearchQaOptions, splits: Sequence[str]) -> Mapping[str, st
     if options.retriever != "http":
         paths += corpus_files(folder)
     if options.retriever == "recorded":
-        paths.append(folder / _RECORD)
+        paths.append(folder / RECORD)
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -112,6 +112,11 @@ class RecordedRetriever:
             except KeyError as error:
                 raise ValueError(f"{record}, row {number}: no passage or field {error}") from error
 
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The queries of the record, each once."""
+        return tuple(self._found)
+
     def search(self, query: str, count: int) -> list[Passage]:
         """See `Retriever`."""
         return self._found.get(query.strip(), [])[:count]
@@ -179,7 +184,7 @@ def answer_request(retriever: Retriever, body: Any, default_count: int) -> dict[
       ValueError: the body is not one that the server takes.
     """
     queries = body.get("queries") if isinstance(body, dict) else None
-    if not isinstance(queries, Sequence) or not all(isinstance(query, str) for query in queries):
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
         raise ValueError('expected {"queries": [texts], "topk": number, "return_scores": true or false}')
     count = body.get("topk") or default_count
     if not isinstance(count, int) or count < 1:
