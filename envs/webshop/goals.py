@@ -9,7 +9,8 @@ because there is one list with one order. A widely used training set-up takes th
 with another seed in each worker; index 7 then is another goal in each of them, and in a simulation all of
 its validation goals were training goals of some worker, too. No function here takes a seed for the order.
 
-Disjoint in index is not disjoint in products: a product has a goal for each combination of its options.
+Disjoint in index is not disjoint in products: a product has a goal for each combination of its options, and
+of the 1,000 products two list a value twice, so that one test goal and two of valid have a twin in train.
 
 Source: princeton-nlp/WebShop at 64fa2a5, `goal.py: get_synthetic_goals, get_human_goals`.
 """

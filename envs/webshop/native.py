@@ -73,16 +73,27 @@ class WebShop:
       catalogue: the products.
       goals: the goals by index.
       reward_mode: `original` or `corrected`, see `envs.webshop.reward`.
+      per_page: products on a page of results; the original shows 10.
     """
 
-    def __init__(self, catalogue: Catalogue, goals: Sequence[Goal], *, reward_mode: str = "original") -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        goals: Sequence[Goal],
+        *,
+        reward_mode: str = "original",
+        per_page: int = pages.PER_PAGE,
+    ) -> None:
         if reward_mode not in MODES:
             raise ValueError(f"reward_mode={reward_mode!r} is not one of {MODES}")
+        if per_page < 1:
+            raise ValueError(f"per_page={per_page} must be 1 or more")
         self.catalogue, self.goals, self.reward_mode = catalogue, goals, reward_mode
+        self.per_page = per_page
         self._index = Index({product.asin: product.document() for product in catalogue.products})
         self._find_cached = functools.lru_cache(_CACHED_PAGES)(self._find)
         self._results_cached = functools.lru_cache(_CACHED_PAGES)(self._results)
-        self.item = functools.lru_cache(_CACHED_PAGES)(self._item)
+        self._item_cached = functools.lru_cache(_CACHED_PAGES)(self._item)
 
     def search(self, query: str) -> tuple[Product, ...]:
         """The products that a query finds, best first.
@@ -97,6 +108,10 @@ class WebShop:
         cached = len(query) <= _LONGEST_CACHED
         return self._results_cached(query, number) if cached else self._results(query, number)
 
+    def item(self, asin: str) -> View:
+        """The page of a product."""
+        return self._item_cached(asin)
+
     def _find(self, query: str) -> tuple[Product, ...]:
         first, _, rest = query.partition(" ")
         if first == "<a>" or query == "<c>":
@@ -109,7 +124,7 @@ class WebShop:
         return tuple(self.catalogue.by_asin[asin] for asin, _ in self._index.search(query, HITS))
 
     def _results(self, query: str, number: int) -> View:
-        return pages.results(self.search(query), number)
+        return pages.results(self.search(query), number, self.per_page)
 
     def _item(self, asin: str) -> View:
         return pages.item(self.catalogue.by_asin[asin])
@@ -202,8 +217,10 @@ class Session:
         return ""
 
     def _show_results(self, query: str, number: int) -> None:
-        random_draw = query.partition(" ")[0] == "<r>"
-        view = pages.results(self._draw(), number) if random_draw else self.shop.results(query, number)
+        if query.partition(" ")[0] == "<r>":
+            view = pages.results(self._draw(), number, self.shop.per_page)
+        else:
+            view = self.shop.results(query, number)
         self.query, self.number, self.product, self.options = query, number, None, {}
         self._show(Page.RESULTS, view)
 

@@ -73,9 +73,9 @@ def with_instruction(page: Page, instruction: str, view: View) -> str:
     return SEP.join([*opening, "Instruction:", *_pieces(instruction), view.text])
 
 
-def results(found: Sequence[Product], number: int) -> View:
+def results(found: Sequence[Product], number: int, per_page: int = PER_PAGE) -> View:
     """Page `number` (from 1) of the products found; empty past the last."""
-    shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
+    shown = found[(number - 1) * per_page : number * per_page]
     buttons = [BACK, *([PREVIOUS] if number > 1 else []), NEXT]
     head = [BACK, f"Page {number} (Total results: {len(found)})", *buttons[1:]]
     listed = [piece for product in shown for piece in _listed(product)]

@@ -84,12 +84,13 @@ def load_raw(data_dir: str | pathlib.Path, variant: str = "small") -> RawData:
     Raises:
       ValueError: as `data_files`, or a file that is not JSON of the expected kind.
     """
-    read = {kind: _read(path) for kind, path in data_files(data_dir, variant).items()}
+    files = data_files(data_dir, variant)
+    read = {kind: _read(path) for kind, path in files.items()}
     for kind, value in read.items():
         expected = list if kind == "products" else dict
         if not isinstance(value, expected):
-            name = data_files(data_dir, variant)[kind].name
-            raise ValueError(f"{name} holds a {type(value).__name__}, expected a {expected.__name__}")
+            found = type(value).__name__
+            raise ValueError(f"{files[kind].name} holds a {found}, expected a {expected.__name__}")
     return RawData(read["products"], read["attributes"], read["human"], read.get("title_nouns"))
 
 

@@ -29,7 +29,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from envs.webshop.catalogue import Product, clean_value
 from envs.webshop.goals import Goal
@@ -188,12 +188,12 @@ def _attribute_hit(wanted: str, product: Product) -> bool:
     return any(wanted in text.lower() for text in texts)
 
 
-def _first_colour(held_in: Callable[[str], bool], otherwise: str) -> str:
-    return next((colour for colour in COLOURS if held_in(colour)), otherwise)
+def _first_colour(holder: Container[str], otherwise: str) -> str:
+    return next((colour for colour in COLOURS if colour in holder), otherwise)
 
 
 def _original_option_hits(options: Iterable[tuple[str, str]], chosen: Iterable[str]) -> tuple[bool, ...]:
-    values = [_first_colour(value.__contains__, value) for value in chosen]
+    values = [_first_colour(value, value) for value in chosen]
     return tuple(any(_resembles(value, _compared(option)) for value in values) for option in options)
 
 
@@ -206,8 +206,8 @@ def _compared(option: tuple[str, str]) -> str:
     """
     group, value = option
     if not group:
-        return _first_colour(value.__contains__, value)
-    return _first_colour(option.__contains__, str(option))
+        return _first_colour(value, value)
+    return _first_colour(option, str(option))
 
 
 def _exact_option_hits(options: Iterable[tuple[str, str]], chosen: Iterable[str]) -> tuple[bool, ...]:

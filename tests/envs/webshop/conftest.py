@@ -48,7 +48,10 @@ def product(asin: str, name: str, **changes) -> dict:
 @pytest.fixture
 def raw_shop() -> RawData:
     """Three products: one with options that overlap and a price range, one plain, one of another kind."""
-    colours = {"Color": [{"value": " Light Blue "}, {"value": "Red/White"}], "SIZE": None}
+    colours = {
+        "Color": [{"value": " Light Blue "}, {"value": "Red/White"}, {"value": "dark blue"}],
+        "SIZE": None,
+    }
     shared_value = {"Pack": [{"value": "1"}, {"value": "2"}], "Size": [{"value": "2"}]}
     products = [
         product("B000000001", "Soft Shirt", customization_options=colours, pricing="$1,005.50"),

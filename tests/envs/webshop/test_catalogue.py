@@ -22,13 +22,13 @@ def test_prices_are_the_originals_with_the_seed_pinned(real_shop, webshop_dir):
 
 def test_cleaning(raw_shop):
     shirt, long_shirt, table = catalogue.build(raw_shop).products
-    assert shirt.options == {"color": ("light blue", "red | white")}
+    assert shirt.options == {"color": ("light blue", "red | white", "dark blue")}
     assert shirt.query == "shirts"
     assert (shirt.price_tag, shirt.price) == ("$1005.5", 1005.5)
     assert long_shirt.price_tag == "$5.0 to $9.99"
     assert 5 <= long_shirt.price <= 9.99
     assert table.attributes == catalogue.NO_ATTRIBUTES
-    assert shirt.document() == "soft shirt  soft color: light blue, red | white"
+    assert shirt.document() == "soft shirt  soft color: light blue, red | white, dark blue"
 
 
 def test_only_the_drawn_prices_depend_on_the_seed(raw_shop):

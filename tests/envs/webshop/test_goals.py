@@ -51,6 +51,7 @@ def test_one_goal_for_each_combination(small_shop):
     assert texts == [
         "Find me long sleeve shirts with pack: 1, and size: 2",
         "Find me long sleeve shirts with pack: 2, and size: 2",
+        "Find me machine wash shirts with color: dark blue",
         "Find me machine wash shirts with color: light blue",
         "Find me machine wash shirts with color: red | white",
     ]
