@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import overload
@@ -165,12 +166,13 @@ def tasks(options: SearchQaOptions, split: str) -> Sequence[Task]:
         raise ValueError(f"split {split!r} is not one of {SPLITS}")
     if not options.data_dir:
         return WorldTasks(options, split)
-    found = load_questions(options.data_dir)[split].items()
-    return [
-        Task(id_, question.dataset, split, 0, question.to_json())
-        for id_, question in found
-        if question.dataset in options.datasets
-    ]
+    by_dataset: dict[str, list[Task]] = {name: [] for name in options.datasets}
+    for id_, question in load_questions(options.data_dir)[split].items():
+        if question.dataset in by_dataset:
+            task = Task(id_, question.dataset, split, 0, question.to_json())
+            by_dataset[question.dataset].append(task)
+    turns = itertools.zip_longest(*by_dataset.values())
+    return [task for turn in turns for task in turn if task is not None]
 
 
 @functools.lru_cache(maxsize=32)
@@ -297,7 +299,8 @@ def mutations(options: SearchQaOptions, task: Task) -> Mapping[str, Sequence[str
         else make_world(task.seed).passages
     )
     others = [name for name in names_in(passages) if not score.exact_match(name, question.answers)]
-    return question_mutations(question, actions, [*others, "nobody knows"])
+    graded = options.reward == "format"
+    return question_mutations(question, actions, [*others, "nobody knows"], thoughts=graded)
 
 
 def manifest(options: SearchQaOptions, splits: Sequence[str]) -> Mapping[str, str]:

@@ -11,14 +11,24 @@ _THOUGHT = f"<{THINK}> I think. </{THINK}> "
 
 
 def mutations(
-    question: Question, solution: Sequence[str], others: Sequence[str]
+    question: Question, solution: Sequence[str], others: Sequence[str], *, thoughts: bool
 ) -> Mapping[str, Sequence[str]]:
     """Mutations of a task.
 
     Args:
-      solution: the expert's actions; the last one answers.
+      solution: the expert's actions, with or without thoughts; the last one answers.
       others: names that are no golden answer; at least one.
+      thoughts: play every mutation with a thought before each action, too.
     """
+    plain = [action.rpartition(f"</{THINK}> ")[2] for action in solution]
+    found = _plain(question, plain, others)
+    if not thoughts:
+        return found
+    thought = {f"{name}, thought": [_THOUGHT + action for action in played] for name, played in found.items()}
+    return {**found, **thought}
+
+
+def _plain(question: Question, solution: Sequence[str], others: Sequence[str]) -> dict[str, Sequence[str]]:
     gold, wrong = question.answers[0], others[0]
     searches, right, false = list(solution[:-1]), _answer(gold), _answer(wrong)
     first = searches[:1] or [f"<{SEARCH}> {question.text} </{SEARCH}>"]

@@ -42,6 +42,10 @@ def canonical(text: str) -> str:
     return " ".join("".join(" " if run in _ARTICLES else run for run in runs).split())
 
 
+# The rollouts of a group read the same passages.
+canonical_passage = functools.lru_cache(maxsize=8192)(canonical)
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """What the verifier knows of a task.
@@ -65,7 +69,7 @@ class Spec:
         """The pieces of evidence that a passage is."""
         if self.facts:
             return {i for i, fact in enumerate(self.facts) if passage.name == fact}
-        words = f" {canonical(passage.contents)} "
+        words = f" {canonical_passage(passage.contents)} "
         return {0} if any(f" {answer} " in words for answer in self.answers if answer) else set()
 
 

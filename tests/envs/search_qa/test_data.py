@@ -95,10 +95,18 @@ def test_parquet_gives_the_same(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("nq.jsonl", '{"question": "q"}', r"nq.jsonl, row 1: a row with the fields \['question'\] has no known"),
+        (
+            "nq.jsonl",
+            '{"question": "q"}',
+            r"nq.jsonl, row 1: a row with the fields \['question'\] has no known",
+        ),
         ("nq.jsonl", '{"question": "q", "answer": ["a"]}\n{"quest', "nq.jsonl, line 2: not JSON"),
         ("nq.jsonl", "[1]", "row 1: expected an object, got"),
-        ("nq.jsonl", '{"question": "q", "golden_answers": []}', r"has the golden answers \(\), expected texts"),
+        (
+            "nq.jsonl",
+            '{"question": "q", "golden_answers": []}',
+            r"has the golden answers \(\), expected texts",
+        ),
         ("nq.jsonl", '{"question": " ", "golden_answers": ["a"]}', "has no text"),
         ("quiz.jsonl", '{"question": "q", "golden_answers": ["a"]}', "neither a row nor the name says which"),
         ("popqa.jsonl", '{"question": "q", "possible_answers": "[a"}', "popqa.jsonl, row 1"),
@@ -148,7 +156,10 @@ def test_folders_that_cannot_be_used(tmp_path):
         data.question_files(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"has no corpus\*.jsonl"):
         data.corpus_files(tmp_path)
-    write(tmp_path / "nq.jsonl", *[{"id": "1", "question": q, "golden_answers": ["a"]} for q in ("x", "yy", "z")])
+    write(
+        tmp_path / "nq.jsonl",
+        *[{"id": "1", "question": q, "golden_answers": ["a"]} for q in ("x", "yy", "z")],
+    )
     with pytest.raises(ValueError, match="two questions have the id '1'"):
         data.load_questions(str(tmp_path))
 

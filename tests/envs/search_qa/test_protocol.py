@@ -13,7 +13,9 @@ from envs.search_qa import protocol
 from envs.search_qa.data import Passage
 from envs.search_qa.protocol import TAGS, read_reply
 
-PIECES = st.lists(st.sampled_from([*TAGS, " ", "\n", "who", "Paris", "<", "<answer", "é"]), max_size=12).map("".join)
+PIECES = st.lists(st.sampled_from([*TAGS, " ", "\n", "who", "Paris", "<", "<answer", "é"]), max_size=12).map(
+    "".join
+)
 
 
 def reference(reply):
