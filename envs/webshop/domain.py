@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from envs.base import Domain, Observation, StepResult, Task, VerifierRecord
 from envs.webshop import catalogue, expert, generator, goals, raw, verifier
 from envs.webshop import mutations as changed
 from envs.webshop.native import Session, WebShop
-from envs.webshop.pages import SEP, Page
+from envs.webshop.pages import PER_PAGE, SEP, Page
 from envs.webshop.reward import MODES
 
 SPLITS = ("train", "test", "valid")
@@ -35,11 +36,12 @@ class WebShopOptions:
       variant: of the files: `small` (1,000 products) or `all`.
       products: of a generated shop.
       seed: of a generated shop.
-      long_titles: share of long titles in a generated shop.
+      long_titles, title_attributes: of a generated shop, see `envs.webshop.generator.generate`.
       goals: `synthetic` or `human`.
       reward: `original` or `corrected`, see `envs.webshop.reward`.
       layout: `original`: pieces joined by ` [SEP] ` under the instruction, which every page repeats. `lines`:
         a piece on each line, and the instruction on the first page only; for short contexts.
+      per_page: products on a page of results.
       max_steps: steps after which an episode ends; the original has no limit.
       num_train, num_test, num_valid: at most so many tasks of each split; 0 for all.
     """
@@ -49,9 +51,11 @@ class WebShopOptions:
     products: int = 500
     seed: int = 0
     long_titles: float = generator.LONG_TITLES
+    title_attributes: int = 1
     goals: str = "synthetic"
     reward: str = "original"
     layout: str = "original"
+    per_page: int = PER_PAGE
     max_steps: int = 15
     num_train: int = 0
     num_test: int = 0
@@ -62,7 +66,8 @@ class WebShopOptions:
         for name, allowed in choices.items():
             if (value := vars(self)[name]) not in allowed:
                 raise ValueError(f"{name}={value!r} is not one of {allowed}")
-        for name, least in {"max_steps": 1, "num_train": 0, "num_test": 0, "num_valid": 0}.items():
+        counts = {"max_steps": 1, "per_page": 1, "num_train": 0, "num_test": 0, "num_valid": 0}
+        for name, least in counts.items():
             if (value := vars(self)[name]) < least:
                 raise ValueError(f"{name}={value} must be {least} or more")
 
@@ -71,21 +76,20 @@ Options = WebShopOptions  # the name under which `envs.lookup` finds them
 
 
 @functools.lru_cache(maxsize=4)
-def _shop(data_dir: str, variant: str, products: int, seed: int, long_titles: float, *how: str) -> WebShop:
-    """The shop that all environments of a process share."""
-    kind, reward_mode = how
-    if data_dir:
-        data = raw.load_raw(data_dir, variant)
-    else:
-        data = generator.generate(products=products, seed=seed, long_titles=long_titles)
-    products_ = catalogue.build(data)
-    return WebShop(products_, GOALS[kind](products_), reward_mode=reward_mode)
+def _catalogue(data_dir: str, variant: str, **generated: Any) -> catalogue.Catalogue:
+    data = raw.load_raw(data_dir, variant) if data_dir else generator.generate(**generated)
+    return catalogue.build(data)
 
 
+@functools.lru_cache(maxsize=4)
 def shop(options: WebShopOptions) -> WebShop:
-    """The shop that options speak of, made once in a process."""
-    where = (options.data_dir, options.variant, options.products, options.seed, options.long_titles)
-    return _shop(*where, options.goals, options.reward)
+    """The shop that options speak of, which all environments of a process share."""
+    names = ("products", "seed", "long_titles", "title_attributes")
+    generated = {} if options.data_dir else {name: vars(options)[name] for name in names}
+    products = _catalogue(options.data_dir, options.variant, **generated)
+    return WebShop(
+        products, GOALS[options.goals](products), reward_mode=options.reward, per_page=options.per_page
+    )
 
 
 def tasks(options: WebShopOptions, split: str) -> list[Task]:

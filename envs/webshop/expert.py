@@ -149,7 +149,7 @@ class Memory:
       page: on the screen now.
       listed: products seen in lists, in order. tried: what it knows of those opened.
       current: the product on the screen, or whose subpage is. chosen: its options, by group.
-      searches: how many searches there were.
+      searches: how many searches there were. furthest: page of the last one's results.
     """
 
     wish: Wish
@@ -160,6 +160,7 @@ class Memory:
     current: str = ""
     chosen: dict[str, str] = dataclasses.field(default_factory=dict)
     searches: int = 0
+    furthest: int = 0
 
     @property
     def best(self) -> str:
@@ -198,6 +199,7 @@ def notice(memory: Memory, action: str, page: Screen) -> None:
     click = _CLICK.match(action)
     clicked = click.group(1).lower() if click else ""
     if page.is_list:
+        memory.furthest = page.number if not click else max(memory.furthest, page.number)
         memory.listed |= {one.asin: one for one in page.listed() if one.asin not in memory.listed}
         memory.current, memory.chosen = "", {}
         memory.searches += not click
@@ -242,7 +244,8 @@ def _at_list(memory: Memory) -> str:
     if fresh and enough:
         return f"click[{fresh[0].asin}]"
     number = memory.page.number
-    if here and enough and not memory.tried and number < _MOST_PAGES:
+    doubtful = not memory.best or _doubtful(wish, memory.tried[memory.best])
+    if here and enough and doubtful and number == memory.furthest < _MOST_PAGES:
         return f"click[{NEXT}]"
     best = memory.best or (here[0].asin if here else "")
     if best in memory.page.clickables:
@@ -256,17 +259,23 @@ def _at_item(memory: Memory) -> str:
     wanted = {name: value for name, values in groups.items() if (value := _choice(memory.wish, name, values))}
     pending = [value for name, value in wanted.items() if memory.chosen.get(name) != value]
     known, to_buy = memory.tried[memory.current], len(pending) + 1
-    doubtful = len(known.words_missing) > _TOLERATED * len(memory.wish.needed)
+    doubtful = _doubtful(memory.wish, known)
     if doubtful and not known.options_missing and not known.read and memory.steps_left >= to_buy + 2:
         return f"click[{FEATURES}]"
-    others = any(asin not in memory.tried for asin in memory.listed)
-    if (doubtful or known.options_missing) and others and memory.steps_left >= _DETOUR + to_buy:
+    untried = (one for one in memory.listed.values() if one.asin not in memory.tried)
+    others = any(one.price <= memory.wish.price for one in untried)
+    if doubtful and others and memory.steps_left >= _DETOUR + to_buy:
         return f"click[{PREVIOUS}]"
     if known.doubts > memory.tried[memory.best].doubts and memory.steps_left >= 2 + to_buy:
         return f"click[{PREVIOUS}]"
     if pending and memory.steps_left > 1:
         return f"click[{pending[0]}]"
     return f"click[{BUY}]"
+
+
+def _doubtful(wish: Wish, known: Impression) -> bool:
+    """Whether another product may suit better."""
+    return bool(known.options_missing) or len(known.words_missing) > _TOLERATED * len(wish.needed)
 
 
 def _options_missing(wish: Wish, page: Screen) -> int:

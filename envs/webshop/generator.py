@@ -20,6 +20,7 @@ from envs.webshop.raw import RawData
 
 MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 8999
 LONG_TITLES = 0.3
+MOST_ASKED = 3  # attributes of a synthetic goal
 _FIRST_ASIN = 1000
 _RANGE_PRICES = 0.3  # of products with options
 _HIDDEN = 0.1  # of products: an attribute that the search cannot find
@@ -34,7 +35,9 @@ _PEOPLE_SAY = (
 )
 
 
-def generate(*, products: int, seed: int, long_titles: float = LONG_TITLES) -> RawData:
+def generate(
+    *, products: int, seed: int, long_titles: float = LONG_TITLES, title_attributes: int = 1
+) -> RawData:
     """Draw a catalogue; the same arguments give the same one.
 
     Args:
@@ -42,6 +45,8 @@ def generate(*, products: int, seed: int, long_titles: float = LONG_TITLES) -> R
       seed: of all choices.
       long_titles: share of products with a title of eight words or more, as most are in the original. Only
         these can match a wrong product in part: see the levels of `envs.webshop.verifier`.
+      title_attributes: how many attributes a title names, those first that a goal may ask for. With
+        `MOST_ASKED` lists show all that is needed to choose.
 
     Raises:
       ValueError: an argument is out of range.
@@ -50,10 +55,12 @@ def generate(*, products: int, seed: int, long_titles: float = LONG_TITLES) -> R
         raise ValueError(f"products={products} must be from {MIN_PRODUCTS} to {MAX_PRODUCTS}")
     if not 0 <= long_titles <= 1:
         raise ValueError(f"long_titles={long_titles} must be from 0 to 1")
+    if not 1 <= title_attributes <= MOST_ASKED:
+        raise ValueError(f"title_attributes={title_attributes} must be from 1 to {MOST_ASKED}")
     rng = random.Random(f"webshop/{products}/{seed}")
     numbers = rng.sample(range(_FIRST_ASIN, _FIRST_ASIN + MAX_PRODUCTS), products)
     made = [
-        _product(wares.KINDS[i % len(wares.KINDS)], str(number), rng, long_titles)
+        _product(wares.KINDS[i % len(wares.KINDS)], str(number), rng, long_titles, title_attributes)
         for i, number in enumerate(numbers)
     ]
     rng.shuffle(made)
@@ -66,15 +73,15 @@ def generate(*, products: int, seed: int, long_titles: float = LONG_TITLES) -> R
 
 
 def _product(
-    kind: wares.Kind, asin: str, rng: random.Random, long_titles: float
+    kind: wares.Kind, asin: str, rng: random.Random, long_titles: float, title_attributes: int
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]:
     """A product, its attributes and synthetic instruction, what people ask for, the nouns of its title."""
     attributes = rng.sample(kind.attributes, rng.randint(3, 5))
     brand, place = rng.choice(wares.BRANDS), rng.choice(wares.PLACES)
-    title, nouns = _title(kind, brand, attributes[0], rng, long_titles)
+    title, nouns = _title(kind, brand, attributes[:title_attributes], rng, long_titles)
     options = {name: _values(name, values, rng) for name, values in kind.groups}
     pricing, extra = _pricing(kind, options, rng)
-    asked = attributes[: rng.choice((2, 2, 3))]
+    asked = attributes[: rng.choice((2, 2, MOST_ASKED))]
     found_by_search = asked[1:-1] if rng.random() < _HIDDEN else asked[1:]
     thing = " ".join(kind.nouns).lower()
     rest = [attribute for attribute in attributes[1:] if attribute not in found_by_search]
@@ -102,10 +109,10 @@ def _product(
 
 
 def _title(
-    kind: wares.Kind, brand: str, attribute: str, rng: random.Random, long_titles: float
+    kind: wares.Kind, brand: str, attributes: Sequence[str], rng: random.Random, long_titles: float
 ) -> tuple[str, list[str]]:
     """A title, and its nouns as they follow each other."""
-    words = [brand, *attribute.title().split(), *kind.nouns]
+    words = [brand, *" ".join(attributes).title().split(), *kind.nouns]
     nouns = [brand, *kind.nouns]
     if rng.random() < long_titles:
         places, people = rng.sample(wares.PLACES, 5), rng.sample(wares.PEOPLE, 3)

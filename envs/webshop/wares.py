@@ -32,7 +32,7 @@ class Kind:
     Attributes:
       category: department of the catalogue. query: the search that finds the kind, its name in instructions.
       path: shelf in the shop, from the department down.
-      nouns: words of a title that name the thing.
+      nouns: words of a title that name the thing, those of the query.
       attributes: what products of the kind may be like.
       groups: option groups, each with all values there are.
       prices: lowest and highest price in dollars.
@@ -87,13 +87,13 @@ KINDS = (
     Kind("beauty", "face masks", (*_BEAUTY, "Masks"), ("Face", "Mask"), _SKIN, (_PACK,), (5, 30)),
     Kind("beauty", "hand soaps", (*_BATH, "Soaps"), ("Hand", "Soap"), _SKIN, (_SCENT, _PACK), (4, 25)),
     Kind("beauty", "hair oils", (*_BATH, "Oils"), ("Hair", "Oil"), _HAIR, (_VOLUME,), (8, 45)),
-    Kind("beauty", "hair brushes", (*_BATH, "Brushes"), ("Hair", "Brush"), _HAIR, (COLOR,), (6, 35)),
+    Kind("beauty", "hair combs", (*_BATH, "Combs"), ("Hair", "Comb"), _HAIR, (COLOR,), (6, 35)),
     Kind("beauty", "makeup bags", (*_BEAUTY, "Bags"), ("Makeup", "Bag"), _HOME, (COLOR,), (9, 50)),
     Kind(
         "electronics",
         "charging cables",
         (*_ELECTRONICS, "Cables"),
-        ("Cable",),
+        ("Charging", "Cable"),
         _DEVICE,
         (COLOR, _CABLE),
         (5, 30),
@@ -101,17 +101,59 @@ KINDS = (
     Kind(
         "electronics", "phone cases", (*_ELECTRONICS, "Cases"), ("Phone", "Case"), _DEVICE, (COLOR,), (8, 40)
     ),
-    Kind("electronics", "desk speakers", (*_AUDIO, "Speakers"), ("Speaker",), _DEVICE, (COLOR,), (20, 150)),
+    Kind(
+        "electronics",
+        "desk speakers",
+        (*_AUDIO, "Speakers"),
+        ("Desk", "Speaker"),
+        _DEVICE,
+        (COLOR,),
+        (20, 150),
+    ),
     Kind("electronics", "headphones", (*_AUDIO, "Headphones"), ("Headphones",), _DEVICE, (COLOR,), (18, 180)),
     Kind("electronics", "tripods", (*_ELECTRONICS, "Tripods"), ("Camera", "Tripod"), _DEVICE, (), (15, 120)),
-    Kind("electronics", "hdmi adapters", (*_AUDIO, "Adapters"), ("Adapter",), _DEVICE, (_CABLE,), (6, 35)),
-    Kind("fashion", "men's t-shirts", (*_WEAR, "Shirts"), ("Shirt",), _CLOTH, (COLOR, _SIZE), (9, 45)),
-    Kind("fashion", "women's sweaters", (*_WEAR, "Sweaters"), ("Sweater",), _CLOTH, (COLOR, _SIZE), (18, 80)),
+    Kind(
+        "electronics",
+        "hdmi adapters",
+        (*_AUDIO, "Adapters"),
+        ("Hdmi", "Adapter"),
+        _DEVICE,
+        (_CABLE,),
+        (6, 35),
+    ),
+    Kind(
+        "fashion", "men's t-shirts", (*_WEAR, "Shirts"), ("Men's", "T-Shirt"), _CLOTH, (COLOR, _SIZE), (9, 45)
+    ),
+    Kind(
+        "fashion",
+        "women's sweaters",
+        (*_WEAR, "Sweaters"),
+        ("Women's", "Sweater"),
+        _CLOTH,
+        (COLOR, _SIZE),
+        (18, 80),
+    ),
     Kind(
         "fashion", "rain jackets", (*_WEAR, "Jackets"), ("Rain", "Jacket"), _CLOTH, (COLOR, _SIZE), (25, 140)
     ),
-    Kind("fashion", "walking shoes", (*_FEET, "Walking"), ("Shoes",), _SHOE, (COLOR, _SHOES), (25, 120)),
-    Kind("fashion", "house slippers", (*_FEET, "Slippers"), ("Slippers",), _SHOE, (COLOR, _SHOES), (12, 50)),
+    Kind(
+        "fashion",
+        "walking shoes",
+        (*_FEET, "Walking"),
+        ("Walking", "Shoes"),
+        _SHOE,
+        (COLOR, _SHOES),
+        (25, 120),
+    ),
+    Kind(
+        "fashion",
+        "house slippers",
+        (*_FEET, "Slippers"),
+        ("House", "Slippers"),
+        _SHOE,
+        (COLOR, _SHOES),
+        (12, 50),
+    ),
     Kind("fashion", "sandals", (*_FEET, "Sandals"), ("Sandals",), _SHOE, (_SHOES,), (15, 70)),
     Kind("garden", "coffee tables", (*_FURNITURE, "Tables"), ("Coffee", "Table"), _HOME, (COLOR,), (60, 320)),
     Kind("garden", "bookcases", (*_FURNITURE, "Bookcases"), ("Bookcase",), _HOME, (COLOR,), (45, 260)),
@@ -119,12 +161,32 @@ KINDS = (
     Kind(
         "garden", "duvet covers", (*_LINEN, "Duvets"), ("Duvet", "Cover"), _BED, (COLOR, _BEDSIZE), (22, 110)
     ),
-    Kind("garden", "throw blankets", (*_LINEN, "Blankets"), ("Blanket",), _BED, (COLOR, _BEDSIZE), (15, 80)),
+    Kind(
+        "garden",
+        "throw blankets",
+        (*_LINEN, "Blankets"),
+        ("Throw", "Blanket"),
+        _BED,
+        (COLOR, _BEDSIZE),
+        (15, 80),
+    ),
     Kind("garden", "curtains", (*_LINEN, "Curtains"), ("Curtain",), _BED, (COLOR,), (14, 75)),
     Kind("grocery", "granola bars", (*_SNACKS, "Bars"), ("Granola", "Bar"), _FOOD, (_FLAVOR, _PACK), (4, 35)),
-    Kind("grocery", "rice crackers", (*_SNACKS, "Crackers"), ("Crackers",), _FOOD, (_FLAVOR, _PACK), (3, 25)),
-    Kind("grocery", "trail mixes", (*_SNACKS, "Mixes"), ("Trail", "Mix"), _FOOD, (_PACK,), (5, 30)),
-    Kind("grocery", "herbal teas", (*_DRINKS, "Teas"), ("Tea",), _DRINK, (_FLAVOR, _PACK), (4, 30)),
-    Kind("grocery", "ground coffees", (*_DRINKS, "Coffees"), ("Coffee",), _DRINK, (_FLAVOR,), (8, 40)),
-    Kind("grocery", "fruit juices", (*_DRINKS, "Juices"), ("Juice",), _DRINK, (_FLAVOR, _PACK), (4, 28)),
+    Kind(
+        "grocery",
+        "rice crackers",
+        (*_SNACKS, "Crackers"),
+        ("Rice", "Crackers"),
+        _FOOD,
+        (_FLAVOR, _PACK),
+        (3, 25),
+    ),
+    Kind("grocery", "trail mix", (*_SNACKS, "Mixes"), ("Trail", "Mix"), _FOOD, (_PACK,), (5, 30)),
+    Kind("grocery", "herbal teas", (*_DRINKS, "Teas"), ("Herbal", "Tea"), _DRINK, (_FLAVOR, _PACK), (4, 30)),
+    Kind(
+        "grocery", "ground coffees", (*_DRINKS, "Coffees"), ("Ground", "Coffee"), _DRINK, (_FLAVOR,), (8, 40)
+    ),
+    Kind(
+        "grocery", "fruit juices", (*_DRINKS, "Juices"), ("Fruit", "Juice"), _DRINK, (_FLAVOR, _PACK), (4, 28)
+    ),
 )
