@@ -257,10 +257,8 @@ def _policy(bench: Bench, style: Style) -> str:
 def corpus(options: TauBenchOptions) -> list[str]:
     """Texts of training tasks, played by the expert with some random moves: observations and actions."""
     split = "train" if not options.data_dir else next(iter(data.load(options.data_dir, options.domain).tasks))
-    chosen = tasks(dataclasses.replace(options, customer="scripted"), split)
-    chosen = chosen[:: max(1, len(chosen) // _CORPUS_TASKS)][:_CORPUS_TASKS]
     rng, env, texts = random.Random(0), TauBenchEnv(dataclasses.replace(options, customer="scripted")), []
-    for task in chosen:
+    for task in tasks(options, split)[:_CORPUS_TASKS]:
         observation, done = env.reset(task), False
         while not done:
             by_chance = observation.admissible and rng.random() < _RANDOM_SHARE

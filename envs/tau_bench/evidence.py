@@ -157,6 +157,7 @@ class Facts:
       users: ids of users who were identified.
       agreed: the customer's last message, after a reply of the agent, is a yes.
       unidentified, unconfirmed, forbidden: names of the calls that changed the database that way.
+      cabins: reservation -> the cabin it was moved to; the tool leaves the record's own as it was.
       seen: observation variable -> text; those not in it are not available yet.
     """
 
@@ -167,6 +168,7 @@ class Facts:
     unidentified: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    cabins: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seen: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -191,7 +193,7 @@ def update(facts: Facts, step: Step, write: Write | None, user_id: str, domain: 
     if call.name == RESPOND and step.outcome.source == "user":
         return dataclasses.replace(heard(facts, answer, user_id, domain), agreed=agrees(answer))
     if write is not None:
-        return _after_write(facts, call.name, write)
+        return _after_write(facts, call, write)
     if not call.name.startswith(_READS) or answer.startswith(("Error", "Unknown action")):
         return facts
     users = facts.users
@@ -207,9 +209,13 @@ def update(facts: Facts, step: Step, write: Write | None, user_id: str, domain: 
     )
 
 
-def _after_write(facts: Facts, name: str, write: Write) -> Facts:
+def _after_write(facts: Facts, call: Call, write: Write) -> Facts:
+    name, moved = call.name, {}
+    if name == "update_reservation_flights":
+        moved = {str(call.kwargs["reservation_id"]): str(call.kwargs["cabin"])}
     return dataclasses.replace(
         facts,
+        cabins={**facts.cabins, **moved},
         unidentified=(*facts.unidentified, *([name] if write.owners - facts.users else [])),
         unconfirmed=(*facts.unconfirmed, *([] if facts.agreed else [name])),
         forbidden=(*facts.forbidden, *([f"{name}: {write.forbidden}"] if write.forbidden else [])),

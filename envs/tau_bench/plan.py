@@ -96,7 +96,7 @@ def _strays(bench: Bench, task: TaskSpec) -> Iterator[tuple[str, Call]]:
     used = {value for call in task.actions for value in call.kwargs.values() if isinstance(value, str)}
     if bench.domain == "retail":
         yield "the user's address", Call("modify_user_address", {"user_id": task.user_id, **_ADDRESS})
-        statuses = {
+        statuses: dict[str, tuple[str, dict[str, Any]]] = {
             "pending": ("cancel_pending_order", {"reason": "no longer needed"}),
             "delivered": ("return_delivered_order_items", {}),
         }

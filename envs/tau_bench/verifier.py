@@ -32,70 +32,13 @@ from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord
 from envs.tau_bench import conduct, evidence
 from envs.tau_bench.data import Bench, TaskSpec
 from envs.tau_bench.evidence import MISSING, Need, Records, value_text
+from envs.tau_bench.fields import Field, differing, group
 from envs.tau_bench.session import RESPOND, Step
 
 ORIGINAL, PROCEDURE = SCORES = ("original", "procedure")
 NOTHING, UNCHANGED, NOT_YET, SAID = "none", "unchanged", "not yet", "said"
 _POLICY = ("identified", "confirmed", "allowed")
 _OPEN, _ENDED = "open", "ended"
-
-# Fields that are judged together, by what an agent decides with them; other fields are groups by themselves.
-_GROUPS = {
-    "orders": {
-        "cancel_reason": "reason",
-        "payment_history": "payments",
-        "exchange_items": "items",
-        "return_items": "items",
-        "exchange_new_items": "new_items",
-        "exchange_price_difference": "new_items",
-        "exchange_payment_method_id": "payment",
-        "return_payment_method_id": "payment",
-    },
-    "reservations": {
-        "payment_history": "payments",
-        "total_baggages": "bags",
-        "nonfree_baggages": "bags",
-        **dict.fromkeys(("reservation_id", "user_id", "created_at", "insurance"), "terms"),
-        **dict.fromkeys(("origin", "destination", "flight_type", "cabin"), "trip"),
-    },
-    "users": {"payment_methods": "balances"},
-}
-_GROWING = frozenset({"payment_history", "reservations", "orders"})
-# Fields of existing records that are written more than once in the life of a record.
-_REWRITABLE = {
-    "orders": frozenset({"address"}),
-    "reservations": frozenset({"flights", "passengers", "total_baggages", "nonfree_baggages"}),
-    "users": frozenset({"address", "payment_methods"}),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """A field of a record, its value at the start and the one that it must have at the end."""
-
-    table: str
-    key: str
-    name: str
-    before: Any
-    wanted: Any
-
-    def verdict(self, now: Any) -> Status:
-        """SATISFIED, UNSATISFIED if it can still become right, else VIOLATED: in order of badness."""
-        text = value_text(now)
-        if text == value_text(self.wanted):
-            return Status.SATISFIED
-        if text == value_text(self.before):
-            return Status.UNSATISFIED
-        if self.name in _GROWING:
-            return Status.UNSATISFIED if _begins(self.wanted, now) else Status.VIOLATED
-        rewritable = self.name in _REWRITABLE.get(self.table, ())
-        return Status.UNSATISFIED if rewritable else Status.VIOLATED
-
-
-def _begins(whole: Any, part: Any) -> bool:
-    if not isinstance(whole, list) or not isinstance(part, list):
-        return False
-    return [value_text(v) for v in whole[: len(part)]] == [value_text(v) for v in part]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,12 +116,13 @@ def specify(bench: Bench, task: TaskSpec, score: str = ORIGINAL) -> Spec:
     fields = _changed_fields(bench, truth.records)
     fields_atoms = tuple(_field_atoms(fields, truth, needs))
     frames = ("orders", "users") if bench.domain == "retail" else ("reservations", "users")
+    # A core that does not hold all takes the first, so what an agent did comes before what it left alone.
     atoms = (
-        *_support_atoms(bench.domain, needs, score),
         *fields_atoms,
-        *map(_frame_atom, frames),
         *map(_output_atom, range(1, len(task.outputs) + 1)),
+        *map(_frame_atom, frames),
         Atom("ended", "ended", ("conversation",), source="Env.step: done"),
+        *_support_atoms(bench.domain, needs, score),
     )
     names = dict.fromkeys(name for atom in atoms for name in atom.variables)
     return Spec(
@@ -198,19 +142,9 @@ def specify(bench: Bench, task: TaskSpec, score: str = ORIGINAL) -> Spec:
 def _changed_fields(bench: Bench, records: Records) -> dict[str, tuple[Field, ...]]:
     groups: dict[str, list[Field]] = {}
     for (table, key), record in records.items():
-        for field in _differing(bench, table, key, record):
-            group = f"{_GROUPS.get(table, {}).get(field.name, field.name)}:{key}"
-            groups.setdefault(group, []).append(field)
-    return {group: tuple(fields) for group, fields in groups.items()}
-
-
-def _differing(bench: Bench, table: str, key: str, record: Mapping[str, Any]) -> Iterator[Field]:
-    """The fields in which a record differs from the start; the value it has is the wanted one."""
-    original = bench.database[table].get(key, {})
-    for name in dict.fromkeys([*original, *record]):
-        before, now = original.get(name, MISSING), record.get(name, MISSING)
-        if before is not now and value_text(before) != value_text(now):
-            yield Field(table, key, name, before, now)
+        for field in differing(bench, table, key, record):
+            groups.setdefault(f"{group(field)}:{key}", []).append(field)
+    return {id_: tuple(fields) for id_, fields in groups.items()}
 
 
 def _field_atoms(
@@ -224,7 +158,7 @@ def _field_atoms(
             family=f"{table}.{id_.partition(':')[0]}",
             variables=(id_,),
             requires=tuple(need.atom for need in needs if places & truth.writes[need.call]),
-            irreversible=not _REWRITABLE[table].issuperset(names),
+            irreversible=not all(part.rewritable for part in parts),
             source=f"calculate_reward: {', '.join(names)} in {table} after the actions",
         )
 
@@ -288,7 +222,7 @@ def observe(spec: Spec, before: Moment, step: Step | None, records: Records) -> 
     for n, output in enumerate(spec.task.outputs, start=1):
         state[f"output {n}"] = _said(output, state[f"output {n}"], step)
     state["conversation"] = _ENDED if step.outcome.done else _OPEN
-    write = _write(spec, before.records, records, step)
+    write = _write(spec, before, records, step)
     facts = evidence.update(before.facts, step, write, spec.task.user_id, spec.bench.domain)
     agreed = step.outcome.source == "user" and facts.agreed
     proposal = str(step.call.kwargs["content"]) if agreed else ""
@@ -298,7 +232,7 @@ def observe(spec: Spec, before: Moment, step: Step | None, records: Records) -> 
     return dataclasses.replace(moment, commits=commits, settled=before.settled | commits)
 
 
-def _write(spec: Spec, before: Records, after: Records, step: Step) -> evidence.Write | None:
+def _write(spec: Spec, before: Moment, after: Records, step: Step) -> evidence.Write | None:
     """What the step changed: whose data, and what the policy says of it; None if it changed nothing."""
     if not step.diff:
         return None
@@ -307,7 +241,9 @@ def _write(spec: Spec, before: Records, after: Records, step: Step) -> evidence.
         owners.add(key if table == "users" else str(after[table, key].get("user_id")))
 
     def lookup(table: str, key: str) -> Any:
-        return before.get((table, key), spec.bench.database[table].get(key))
+        record = before.records.get((table, key), spec.bench.database[table].get(key))
+        moved = table == "reservations" and key in before.facts.cabins
+        return {**record, "cabin": before.facts.cabins[key]} if moved else record
 
     return evidence.Write(frozenset(owners), conduct.forbidden(step.call, lookup))
 
@@ -345,7 +281,7 @@ def _judge_database(spec: Spec, records: Records) -> tuple[dict[str, str], dict[
             field
             for (where, key), record in records.items()
             if where == table
-            for field in _differing(spec.bench, table, key, record)
+            for field in differing(spec.bench, table, key, record)
             if (table, key, field.name) not in wanted
         ]
         state[f"changes of {table}"] = "; ".join(map(_stray_text, strays)) or UNCHANGED

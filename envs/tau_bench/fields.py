@@ -1,0 +1,87 @@
+"""Fields of records: which are judged together, how they differ from the start, and what can be repaired."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from envs.base import Status
+from envs.tau_bench.data import Bench
+from envs.tau_bench.evidence import MISSING, value_text
+
+# Fields that are judged together, by what an agent decides with them; other fields are groups by themselves.
+_GROUPS = {
+    "orders": {
+        "cancel_reason": "reason",
+        "payment_history": "payments",
+        "exchange_items": "items",
+        "return_items": "items",
+        "exchange_new_items": "new_items",
+        "exchange_price_difference": "new_items",
+        "exchange_payment_method_id": "payment",
+        "return_payment_method_id": "payment",
+    },
+    "reservations": {
+        "payment_history": "payments",
+        "total_baggages": "bags",
+        "nonfree_baggages": "bags",
+        **dict.fromkeys(("reservation_id", "user_id", "created_at", "insurance"), "terms"),
+        **dict.fromkeys(("origin", "destination", "flight_type", "cabin"), "trip"),
+    },
+    "users": {"payment_methods": "balances"},
+}
+_GROWING = frozenset({"payment_history", "reservations", "orders"})
+# Fields of existing records that are written more than once in the life of a record.
+_REWRITABLE: Mapping[str, frozenset[str]] = {
+    "orders": frozenset({"address"}),
+    "reservations": frozenset({"flights", "passengers", "total_baggages", "nonfree_baggages"}),
+    "users": frozenset({"address", "payment_methods"}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a record, its value at the start and the one that it must have at the end."""
+
+    table: str
+    key: str
+    name: str
+    before: Any
+    wanted: Any
+
+    @property
+    def rewritable(self) -> bool:
+        """Whether a wrong value can be replaced by another."""
+        return self.name in _REWRITABLE.get(self.table, ())
+
+    def verdict(self, now: Any) -> Status:
+        """SATISFIED, UNSATISFIED if it can still become right, else VIOLATED: in order of badness."""
+        text = value_text(now)
+        if text == value_text(self.wanted):
+            return Status.SATISFIED
+        if text == value_text(self.before):
+            return Status.UNSATISFIED
+        if self.name in _GROWING:
+            return Status.UNSATISFIED if _begins(self.wanted, now) else Status.VIOLATED
+        return Status.UNSATISFIED if self.rewritable else Status.VIOLATED
+
+
+def _begins(whole: Any, part: Any) -> bool:
+    if not isinstance(whole, list) or not isinstance(part, list):
+        return False
+    return [value_text(v) for v in whole[: len(part)]] == [value_text(v) for v in part]
+
+
+def group(field: Field) -> str:
+    """The group that a field is judged in."""
+    return _GROUPS.get(field.table, {}).get(field.name, field.name)
+
+
+def differing(bench: Bench, table: str, key: str, record: Mapping[str, Any]) -> Iterator[Field]:
+    """The fields in which a record differs from the start; the value it has is the wanted one."""
+    original = bench.database[table].get(key, {})
+    for name in dict.fromkeys([*original, *record]):
+        before, now = original.get(name, MISSING), record.get(name, MISSING)
+        if before is not now and value_text(before) != value_text(now):
+            yield Field(table, key, name, before, now)
