@@ -162,7 +162,8 @@ class VerifierRecord:
 
 def stable_hash(text: str) -> int:
     """A positive int32 for `text`, the same in every process and run; 0 only for the empty text."""
-    return 0 if not text else (zlib.crc32(text.encode()) & 0x7FFFFFFF) or 1
+    # A lone surrogate is a character, too: what a policy says may hold anything.
+    return 0 if not text else (zlib.crc32(text.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) or 1
 
 
 # The values of a variable repeat from state to state and from rollout to rollout.

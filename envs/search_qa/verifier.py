@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord
+from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord, stable_hash
 from envs.search_qa.data import MAX_FACTS, Passage, Question, title_key
 from envs.search_qa.protocol import ANSWER, SEARCH, TAGS, THINK, Action
 
@@ -28,6 +28,7 @@ MAX_ATOMS = MAX_FACTS + 4
 MAX_VARIABLES = MAX_FACTS + 3
 _ARTICLES = frozenset({"a", "an", "the"})
 _FOUND = "found"  # value of an evidence variable once its passage was retrieved
+_LONGEST = 200  # characters of an answer that are kept as evidence
 _ROUNDING = 1e-6  # of 0.8 and 0.1 in float32
 # Values of the parameters of F by reward: the score of a right answer in a broken format, of a wrong one in
 # a valid format, and of a wrong one in a broken format.
@@ -177,10 +178,17 @@ def atoms_of(pieces: int) -> tuple[Atom, ...]:
     )
 
 
+def _short(text: str) -> str:
+    """A text that is as different from others as `text`, and not much longer than `_LONGEST`."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)}, {stable_hash(text)})"
+
+
 def evidence(spec: Spec, moment: Moment) -> dict[str, str]:
     """The evidence variables of a moment."""
     passages = {f"passage_{i + 1}": _FOUND if i in moment.found else "" for i in range(spec.pieces)}
-    answer = "none" if moment.answer is None else f"{'final' if moment.final else 'draft'}: {moment.answer}"
+    answer = "none"
+    if moment.answer is not None:
+        answer = f"{'final' if moment.final else 'draft'}: {_short(moment.answer)}"
     return {
         **passages,
         "evidence": "complete" if moment.supported else "incomplete",

@@ -73,7 +73,8 @@ def test_the_library_does_not_start_jax():
     code = (
         "import sys; from envs.search_qa.retrieval import Bm25Retriever; "
         "from envs.search_qa.generator import make_world; "
-        "Bm25Retriever(make_world(0).passages).search('film', 1); print('jax' in sys.modules, 'bm25s' in sys.modules)"
+        "Bm25Retriever(make_world(0).passages).search('film', 1); "
+        "print('jax' in sys.modules, 'bm25s' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]

@@ -1,4 +1,4 @@
-"""The environment: episodes, turn cap, foreign tags, options, worlds as files, the importer, the token mask."""
+"""The environment: episodes, turn cap, foreign tags, options, worlds, the importer, the token mask."""
 
 from __future__ import annotations
 
@@ -270,12 +270,8 @@ def test_a_dead_retrieval_server_is_an_error_and_no_empty_search(folder):
     env, _ = start(data_dir=str(folder), **options)
     with pytest.raises(RetrievalError, match="gave no passages"):
         env.step(SEARCH)
-    assert (
-        importer.main(
-            ["--data-dir", str(folder), "--retriever", "http"] + ["--retriever-url", options["retriever_url"]]
-        )
-        == 1
-    )
+    arguments = ["--retriever", "http", "--retriever-url", options["retriever_url"]]
+    assert importer.main(["--data-dir", str(folder), *arguments]) == 1
 
 
 def test_recorded_searches_play(shared_dir):

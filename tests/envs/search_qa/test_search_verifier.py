@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from envs import conformance
-from envs.base import ScoreRole, Status, Task
+from envs.base import ScoreRole, Status, Task, hash_evidence
 from envs.closure import requirement_closure
 from envs.search_qa import domain, expert, generator, score, verifier
 from envs.search_qa.data import MAX_FACTS, Question
@@ -93,6 +93,14 @@ def test_a_wrong_answer_is_final_and_a_draft_is_not():
     assert status(draft, "exact_match") == [N, N, S]
     assert draft.commits.tolist() == [False, True]
     assert [row[-1] for row in draft.evidence] == ["none", f"draft: {WRONG}", f"final: {GOLD}"]
+
+
+def test_long_answers_and_lone_surrogates_are_evidence_like_any_other():
+    long = [play(answer("x" * 50_000 + end)).evidence[-1][-1] for end in ("a", "b", "ab")]
+    assert len(set(long)) == 3
+    assert max(map(len, long)) < 300
+    odd = play(answer("\ud800")).evidence
+    assert (hash_evidence(odd)[:, -1] > 0).all()
 
 
 def test_stepping_after_the_end_changes_nothing():
