@@ -36,7 +36,7 @@ import numpy as np
 from flax import nnx
 
 from configs import quickstart
-from vict_jax.models import decoder, hf
+from vict_jax.models import decoder, hf, likelihood
 from vict_jax.models.cache import init_cache
 from vict_jax.models.config import ModelConfig
 from vict_jax.rollout.sampler import SamplerOptions, prefill, reply
@@ -106,7 +106,7 @@ def _our_training(graphdef: nnx.GraphDef, params: nnx.State, ids: jax.Array) -> 
         ones = jnp.ones_like(ids)
         position = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         hidden, _ = decoder.apply(graphdef, params, ids, ones, position)
-        return -decoder.token_logp(graphdef, params, hidden[:, :-1], ids[:, 1:]).mean()
+        return -likelihood.token_logp(graphdef, params, hidden[:, :-1], ids[:, 1:]).mean()
 
     step = jax.jit(jax.value_and_grad(loss))
 

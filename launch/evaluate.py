@@ -19,7 +19,8 @@ from vict_jax.config import EvalOptions
 from vict_jax.evaluate import evaluate
 from vict_jax.job import open_job
 from vict_jax.metrics import read_config, write_json
-from vict_jax.train import bar, load_params
+from vict_jax.run_state import load_params
+from vict_jax.train import bar
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
 _SPLIT = flags.DEFINE_string("split", None, "split; that of the run's validation if left out")

@@ -18,7 +18,7 @@ from launch import cli
 from vict_jax.job import Job, open_job
 from vict_jax.metrics import read_config
 from vict_jax.models import hf, lora, peft
-from vict_jax.train import load_params
+from vict_jax.run_state import load_params
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
 _OUT = flags.DEFINE_string("out", None, "directory to write")

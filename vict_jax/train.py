@@ -17,14 +17,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tqdm
-from absl import logging
 from flax import nnx
 
 from envs.verdict import Verdict
-from vict_jax import checkpoint, gate, proofs, summary
+from vict_jax import gate, proofs, summary
 from vict_jax.batching import Rollout, TokenSequence, credit_inputs, to_device, to_host
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
@@ -32,7 +30,6 @@ from vict_jax.evaluate import evaluate
 from vict_jax.job import (
     Job,
     Policy,
-    abstract_params,
     new_params,
     open_job,
     parameter_counts,
@@ -40,20 +37,19 @@ from vict_jax.job import (
     reference_policy,
     update_tasks,
 )
-from vict_jax.learner.microbatch import LearnerState, abstract_state, init_state
+from vict_jax.learner.microbatch import LearnerState, init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.metrics import (
     MetricsWriter,
     RunDir,
-    RunError,
-    disk_full_is_clear,
     read_metrics,
     write_json,
 )
 from vict_jax.packing import pack_sequences, token_rows
 from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
+from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
 from vict_jax.sharding import batch_parts, batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput
 
@@ -85,9 +81,9 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 save_reference(workdir, state.params)
                 metrics.sync()
                 save(workdir, 0, state, keep=config.train.keep_checkpoints)
-                start, done = copy(state.params), 0
+                done = 0
             else:
-                done, state, start = restored
+                done, state = restored
                 proofs.drop_after(workdir, done)
                 print(f"continuing after update {done}", flush=True)
             learner = compile_ppo(
@@ -99,7 +95,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 mesh=job.mesh,
                 frozen=job.frozen,
             )
-            reference = reference_policy(job, start)
+            reference = starting_policy(job, restored, state, workdir)
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
                 for update in progress_updates(done, config.train.updates):
@@ -116,9 +112,16 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
     return conclude(workdir, config, seconds=time.perf_counter() - began)
 
 
-def optimizer_steps(config: RunConfig) -> int:
-    """Optimizer steps of the whole run, the length of its schedule; at least 1."""
-    return max(1, config.train.updates * config.ppo.epochs * config.ppo.minibatches)
+def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pathlib.Path) -> Policy | None:
+    """The policy before the first update, the reference of the KL term; None without such a term.
+
+    Args:
+      resumed: None at the start of a run, whose `state` has this policy.
+    """
+    if job.config.ppo.kl_coefficient == 0:
+        return None
+    start = copy(state.params) if resumed is None else restore_reference(job, workdir)
+    return reference_policy(job, start)
 
 
 def header(job: Job, verdict: Verdict) -> str:
@@ -229,7 +232,7 @@ def run_update(
     job: Job,
     learner: PpoLearner,
     state: LearnerState,
-    reference: Policy,
+    reference: Policy | None,
     update: int,
     workdir: pathlib.Path,
     verdict: Verdict,
@@ -330,7 +333,7 @@ def learn(
     job: Job,
     learner: PpoLearner,
     state: LearnerState,
-    reference: Policy,
+    reference: Policy | None,
     groups: list[list[Rollout]],
     output: CreditOutput,
     update: int,
@@ -346,7 +349,7 @@ def learn(
     )
     batch = to_device(rows, batch_sharding(job.mesh))
     ref_logp = None
-    if ppo.kl_coefficient > 0:
+    if reference is not None:
         ref_logp = score_batch(learner, *reference, batch, num_rollouts=len(groups) * size)
     state, losses = ppo_update(
         learner,
@@ -395,62 +398,6 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
     score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""
     tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved{score}")
-
-
-@jax.jit
-def copy(tree: Any) -> Any:
-    """A copy in buffers of its own: the policy's are donated to every update."""
-    return jax.tree.map(jnp.copy, tree)
-
-
-def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
-    """Keep the warm-started policy as the reference of the KL term."""
-    with disk_full_is_clear(workdir / "checkpoints"):
-        checkpoint.save(workdir / "checkpoints" / "reference", 0, params, {}, keep=1)
-
-
-def save(workdir: pathlib.Path, update: int, state: LearnerState, *, keep: int) -> None:
-    """Write the state after `update`."""
-    with disk_full_is_clear(workdir / "checkpoints"):
-        checkpoint.save(workdir / "checkpoints" / "state", update, state, {"update": update}, keep=keep)
-
-
-def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, LearnerState, nnx.State] | None:
-    """The last complete state and the reference, or None where a run has none yet.
-
-    Raises:
-      RunError: there are checkpoints, but none is undamaged.
-    """
-    folder = workdir / "checkpoints"
-    if not checkpoint.steps(folder / "state"):
-        return None
-    fresh = abstract_state(abstract_params(job), optimizer)
-    try:
-        state = checkpoint.restore(folder / "state", fresh)
-        reference = checkpoint.restore(folder / "reference", fresh.params)
-    except checkpoint.CheckpointError as error:
-        raise RunError(f"{error}. Start anew in another --workdir.") from error
-    for skipped in state.skipped:
-        logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
-    return state.step, state.tree, reference.tree
-
-
-def load_params(job: Job, workdir: pathlib.Path, update: int | None) -> tuple[int, nnx.State]:
-    """Parameters of a finished or unfinished run: of its newest state, or of a chosen update (0: warm start).
-
-    Raises:
-      RunError: there is no such checkpoint; names those there are.
-    """
-    folder = workdir / "checkpoints"
-    optimizer = make_optimizer(job.config.optimizer, total_steps=optimizer_steps(job.config))
-    fresh = abstract_state(abstract_params(job), optimizer)
-    try:
-        if update == 0:
-            return 0, checkpoint.restore(folder / "reference", fresh.params).tree
-        restored = checkpoint.restore(folder / "state", fresh, step=update)
-    except checkpoint.CheckpointError as error:
-        raise RunError(f"{error} (update 0 is always kept: the warm start)") from error
-    return restored.step, restored.tree.params
 
 
 def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:

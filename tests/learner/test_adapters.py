@@ -20,7 +20,7 @@ from vict_jax.learner.microbatch import init_state, plan_rows
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.update import PpoRows, compile_ppo, ppo_update, score_batch
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
-from vict_jax.models import decoder, lora
+from vict_jax.models import decoder, likelihood, lora
 from vict_jax.models.config import LORA_TARGETS, LoraOptions
 
 LENGTHS = (3, 4)
@@ -128,7 +128,7 @@ def test_the_gradient_is_that_of_the_merged_weights_by_the_chain_rule(adapted, r
 
     def whole(merged):
         hidden, _ = decoder.apply(adapted.base_graphdef, merged, batch.ids, batch.segment, batch.position)
-        logp = decoder.token_logp(adapted.base_graphdef, merged, hidden, jnp.roll(batch.ids, -1, axis=1))
+        logp = likelihood.token_logp(adapted.base_graphdef, merged, hidden, jnp.roll(batch.ids, -1, axis=1))
         logp = jnp.roll(logp, 1, axis=1)
         return losses.ppo_loss(logp, logp, ref, advantage, batch, weights, options=options)[0]
 

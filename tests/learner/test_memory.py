@@ -10,7 +10,7 @@ import pytest
 
 from vict_jax import sharding
 from vict_jax.learner.microbatch import row_logp
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
 from vict_jax.plan import programs
 
@@ -54,7 +54,7 @@ def test_no_float32_array_of_tokens_times_vocabulary(traced):
     largest = max(
         x.size for x in arrays(traced.jaxpr) if MODEL.vocab_size in x.shape and x.dtype == jnp.float32
     )
-    assert largest == decoder.LOGP_CHUNK * MODEL.vocab_size < ROWS * LENGTH * MODEL.vocab_size
+    assert largest == likelihood.CHUNK * MODEL.vocab_size < ROWS * LENGTH * MODEL.vocab_size
 
 
 def test_matrix_products_are_bfloat16_and_gradients_float32(traced):

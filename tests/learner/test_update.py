@@ -18,7 +18,7 @@ from vict_jax import sharding
 from vict_jax.learner import losses, microbatch
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.update import PpoRows, notes, ppo_update, score_batch
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 
 LENGTHS = (1, 9, 4, 2)  # steps of rollouts 0..3, two groups of two
 
@@ -149,7 +149,7 @@ def test_accumulated_gradient_equals_that_of_one_whole_loss(lab, problems):
 
     def whole(p):
         hidden, _ = decoder.apply(problem.graphdef, p, batch.ids, batch.segment, batch.position)
-        logp = decoder.token_logp(problem.graphdef, p, hidden, jnp.roll(batch.ids, -1, axis=1))
+        logp = likelihood.token_logp(problem.graphdef, p, hidden, jnp.roll(batch.ids, -1, axis=1))
         logp = jnp.roll(logp, 1, axis=1)
         return losses.ppo_loss(logp, logp, ref, advantage, batch, weights, options=problem.learner.options)[0]
 

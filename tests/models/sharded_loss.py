@@ -11,7 +11,7 @@ import numpy as np
 
 from vict_jax import sharding
 from vict_jax.models import config as C
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 from vict_jax.rollout import sampler
 from vict_jax.rollout.session import Session
 
@@ -20,7 +20,7 @@ CONFIG = C.preset("micro", vocab_size=48, tie_embeddings=False)
 
 def loss(graphdef, params, ids, segment, position):
     hidden, _ = decoder.apply(graphdef, params, ids, segment, position)
-    logp, entropy = decoder.token_logp_entropy(graphdef, params, hidden[:, :-1], ids[:, 1:], 0.9, chunk=32)
+    logp, entropy = likelihood.token_logp_entropy(graphdef, params, hidden[:, :-1], ids[:, 1:], 0.9, chunk=32)
     real = segment[:, 1:] > 0
     return -jnp.where(real, logp + 0.01 * entropy, 0.0).sum() / real.sum()
 

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from tests.models import oracle
-from vict_jax.models import attention, decoder
+from vict_jax.models import attention, decoder, likelihood
 from vict_jax.models import cache as kv
 from vict_jax.models import config as C
 
@@ -107,7 +107,7 @@ def test_padding_leaks_into_no_gradient():
     @jax.jit
     def loss(params, ids, position, targets):
         hidden, _ = decoder.apply(graphdef, params, ids, jnp.asarray(segment), position)
-        logp = decoder.token_logp(graphdef, params, hidden, targets)
+        logp = likelihood.token_logp(graphdef, params, hidden, targets)
         return -jnp.where(jnp.asarray(segment) > 0, logp, 0.0).sum()
 
     results = []
@@ -228,7 +228,7 @@ def test_bfloat16_compute_keeps_float32_parameters():
     )  # fmt: skip
     assert hidden.dtype == cache.k[0].dtype == jnp.bfloat16
     got = decoder.logits(graphdef, params, hidden)
-    assert got.dtype == decoder.token_logp(graphdef, params, hidden, jnp.asarray(ids)).dtype == jnp.float32
+    assert got.dtype == likelihood.token_logp(graphdef, params, hidden, jnp.asarray(ids)).dtype == jnp.float32
     np.testing.assert_allclose(got, forward(exact, params, ids), atol=0.15)
 
 

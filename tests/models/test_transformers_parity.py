@@ -15,7 +15,7 @@ from flax import nnx
 
 from tests.models import oracle
 from vict_jax.models import config as C
-from vict_jax.models import decoder, hf
+from vict_jax.models import decoder, hf, likelihood
 from vict_jax.models.hf_keys import key_table
 
 torch = pytest.importorskip("torch", reason="torch is the optional extra `parity`")
@@ -112,7 +112,7 @@ def test_gradients(variant, tie, tmp_path):
         x, segment = jnp.asarray(ids, jnp.int32), jnp.asarray(real, jnp.int32)
         position = jnp.broadcast_to(jnp.arange(15), x.shape)
         hidden, _ = decoder.apply(graphdef, params, x, segment, position)
-        logp = decoder.token_logp(graphdef, params, hidden[:, :-1], x[:, 1:], chunk=4)
+        logp = likelihood.token_logp(graphdef, params, hidden[:, :-1], x[:, 1:], chunk=4)
         return jnp.where(trained, logp, 0.0).sum() / trained.sum()
 
     got = nnx.to_pure_dict(grad(params))

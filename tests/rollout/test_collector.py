@@ -14,7 +14,7 @@ from envs.pool import EnvPool
 from tests.envs import toy_env
 from tests.envs.toy_env import DOMAIN, ToyOptions
 from vict_jax.batching import EndReason, credit_inputs
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
 from vict_jax.packing import token_rows
 from vict_jax.rollout.collector import collect, demonstrations, open_session, sampling_shapes
@@ -417,7 +417,7 @@ def test_the_real_sampler_agrees_with_scoring_and_with_itself(model, context):
     assert not np.array_equal(members[0].sequences[0].ids, members[1].sequences[0].ids)
     batch, _ = token_rows(result.groups, group_size=2, row_length=200)
     hidden, _ = decoder.apply(graphdef, params, batch.ids, batch.segment, batch.position)
-    logp = decoder.token_logp(graphdef, params, hidden[:, :-1], batch.ids[:, 1:], options.temperature)
+    logp = likelihood.token_logp(graphdef, params, hidden[:, :-1], batch.ids[:, 1:], options.temperature)
     mask = np.asarray(batch.loss_mask)[:, 1:]
     difference = np.abs(np.asarray(logp) - np.asarray(batch.behaviour_logp)[:, 1:])[mask]
     assert mask.sum() == result.counts.sampled_tokens

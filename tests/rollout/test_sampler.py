@@ -13,7 +13,7 @@ import scipy.stats
 
 from vict_jax.models import cache as kv
 from vict_jax.models import config as C
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 from vict_jax.rollout import sampler
 from vict_jax.rollout.sampler import SamplerOptions, Shapes
 from vict_jax.rollout.session import Session
@@ -50,7 +50,7 @@ def prompts(count, seed=0, low=1, high=9):
 def _forward(graphdef, params, ids, real, temperature):
     position = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     hidden, _ = decoder.apply(graphdef, params, ids, real, position)
-    logp = decoder.token_logp(graphdef, params, hidden[:, :-1], ids[:, 1:], temperature)
+    logp = likelihood.token_logp(graphdef, params, hidden[:, :-1], ids[:, 1:], temperature)
     return logp, decoder.logits(graphdef, params, hidden)
 
 
@@ -102,7 +102,7 @@ def test_frequencies_match_the_probabilities(model):
     pairs = jnp.stack(jnp.meshgrid(jnp.arange(VOCAB), jnp.arange(VOCAB), indexing="ij"), -1).reshape(-1, 2)
     rows = jnp.concatenate([jnp.broadcast_to(jnp.asarray(prompt), (len(pairs), 3)), pairs], 1)
     hidden, _ = decoder.apply(*model, rows, jnp.ones_like(rows), jnp.broadcast_to(jnp.arange(5), rows.shape))
-    logp = decoder.token_logp(*model, hidden[:, 2:4], rows[:, 3:], temperature)
+    logp = likelihood.token_logp(*model, hidden[:, 2:4], rows[:, 3:], temperature)
     probability = np.exp(np.asarray(logp, np.float64).sum(1))
     assert probability.sum() == pytest.approx(1, abs=1e-5)
     observed = np.bincount(np.asarray(out.ids[:, 0] * VOCAB + out.ids[:, 1]), minlength=VOCAB**2)
@@ -115,7 +115,9 @@ def test_frequencies_match_the_probabilities(model):
     assert common.sum() > 50
     assert scipy.stats.chisquare(pool(observed), pool(expected)).pvalue > 1e-3
     # the test can fail: the same counts against temperature 1
-    flat = np.exp(np.asarray(decoder.token_logp(*model, hidden[:, 2:4], rows[:, 3:], 1.0), np.float64).sum(1))
+    flat = np.exp(
+        np.asarray(likelihood.token_logp(*model, hidden[:, 2:4], rows[:, 3:], 1.0), np.float64).sum(1)
+    )
     assert scipy.stats.chisquare(pool(observed), n * pool(flat) / flat.sum()).pvalue < 1e-3
 
 

@@ -25,7 +25,7 @@ from tests.rollout.test_collector import (
     same,
 )
 from vict_jax.batching import EndReason
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
 from vict_jax.packing import token_rows
 from vict_jax.rollout.collector import collect, demonstrations, expert_examples, open_session
@@ -109,7 +109,7 @@ def test_the_real_sampler_shares_and_refills_without_a_difference(model, context
     batch, _ = token_rows(one.groups, group_size=4, row_length=400)
     graphdef, params = model
     hidden, _ = decoder.apply(graphdef, params, batch.ids, batch.segment, batch.position)
-    logp = decoder.token_logp(graphdef, params, hidden[:, :-1], batch.ids[:, 1:], 1.0)
+    logp = likelihood.token_logp(graphdef, params, hidden[:, :-1], batch.ids[:, 1:], 1.0)
     mask = np.asarray(batch.loss_mask)[:, 1:]
     assert np.abs(np.asarray(logp) - np.asarray(batch.behaviour_logp)[:, 1:])[mask].max() < 1e-4
 

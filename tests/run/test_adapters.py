@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.run.small import small_config
-from vict_jax import metrics, train
+from vict_jax import metrics, run_state, train
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.job import Job, open_job, policy, reference_policy
 from vict_jax.models import decoder, lora
@@ -47,7 +47,7 @@ def leaves(workdir: pathlib.Path, kind: str) -> dict[str, Any]:
 
 
 def trained_of(job: Job, workdir: pathlib.Path, update: int | None) -> dict[str, np.ndarray]:
-    _, params = train.load_params(job, workdir, update)
+    _, params = run_state.load_params(job, workdir, update)
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in paths}
 
@@ -86,7 +86,7 @@ def test_a_killed_run_of_adapters_continues_exactly(
         for name, value in trained_of(job, killed, None).items():
             np.testing.assert_array_equal(value, after[name], err_msg=name)
         # After a warm start the reference has its adapters; the base is shared with the policy.
-        start = train.load_params(job, whole, 0)[1]
+        start = run_state.load_params(job, whole, 0)[1]
         graphdef, params = reference_policy(job, start)
         assert graphdef == job.graphdef
         assert params["layers"]["q_lora_b"][...].any()

@@ -12,7 +12,7 @@ from flax import nnx
 
 from launch.export import export_model
 from tests.run.small import small_config
-from vict_jax import train
+from vict_jax import run_state, train
 from vict_jax.config import RunConfig, default_config, from_config_dict
 from vict_jax.job import open_job
 from vict_jax.metrics import RunError
@@ -41,7 +41,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, di
     config = tiny()
     train.train(config, folder / "run")
     with open_job(config, folder / "run") as job:
-        update, params = train.load_params(job, folder / "run", None)
+        update, params = run_state.load_params(job, folder / "run", None)
         assert update == 1
         export_model(job, params, folder / "model", None)
         return folder / "model", named(params)
@@ -60,7 +60,7 @@ def test_a_run_starts_from_the_exported_directory_and_refuses_another_one(
     config = tiny(path=str(model))
     train.train(config, tmp_path / "run")
     with open_job(config, tmp_path / "run") as job:
-        _, start = train.load_params(job, tmp_path / "run", 0)
+        _, start = run_state.load_params(job, tmp_path / "run", 0)
         assert job.codec.stop_ids == tuple(hf.load_generation_config(model)["eos_token_id"])
     assert named(start).keys() == expected.keys()
     for name, value in named(start).items():

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from vict_jax.batching import to_device, to_host
 from vict_jax.learner.optimizer import Optimizer, init_opt_state, opt_state_shardings
-from vict_jax.models import decoder, lora
+from vict_jax.models import decoder, likelihood, lora
 from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import TokenBatch, pytree
 
@@ -84,7 +84,7 @@ def row_logp(
     before = jnp.maximum(at - 1, 0)
     hidden = jnp.take_along_axis(hidden, before[..., None], axis=1)
     targets = jnp.take_along_axis(batch.ids, at, axis=1)
-    values = decoder.token_logp_entropy(graphdef, params, hidden, targets, temperature)
+    values = likelihood.token_logp_entropy(graphdef, params, hidden, targets, temperature)
     rows = jnp.arange(at.shape[0])[:, None]
     logp, entropy = (
         jnp.zeros(batch.ids.shape, jnp.float32).at[rows, at].set(jnp.where(trained, value, 0.0))

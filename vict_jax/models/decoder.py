@@ -27,7 +27,6 @@ from vict_jax.models import cache as kv
 from vict_jax.models.attention import attention, mask_bias, self_attention
 from vict_jax.models.config import LoraOptions, ModelConfig
 
-LOGP_CHUNK = 1024  # tokens of a device whose float32 logits exist at once in `token_logp`
 _WEIGHTS = "weights"  # name of the gathered weights, for the choice of what the backward pass computes again
 
 Layer = Mapping[str, jax.Array]
@@ -110,7 +109,7 @@ def _adapters(layers: Mapping[str, Weight], lora: LoraOptions) -> dict[str, Weig
 
 
 class Decoder(nnx.Module):
-    """The parameters of a decoder. Built by `init`; used through `apply`, `logits`, `token_logp`."""
+    """The parameters of a decoder. Built by `init`; used through `apply`, `logits` and `likelihood`."""
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         declared = weights(config)
@@ -393,79 +392,3 @@ def logits(graphdef: nnx.GraphDef, params: nnx.State, hidden: jax.Array) -> jax.
     model = nnx.merge(graphdef, params)
     head = ready_head(model.config, model.head_matrix())
     return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
-
-
-def token_logp(
-    graphdef: nnx.GraphDef,
-    params: nnx.State,
-    hidden: jax.Array,
-    targets: jax.Array,
-    temperature: float | jax.Array = 1.0,
-    *,
-    chunk: int = LOGP_CHUNK,
-) -> jax.Array:
-    """Log-probability of one target per hidden state under softmax(logits / temperature).
-
-    See `token_logp_entropy`; use that one where the entropy is wanted as well.
-
-    Returns:
-      f32[b, s].
-    """
-    return token_logp_entropy(graphdef, params, hidden, targets, temperature, chunk=chunk)[0]
-
-
-def token_logp_entropy(
-    graphdef: nnx.GraphDef,
-    params: nnx.State,
-    hidden: jax.Array,
-    targets: jax.Array,
-    temperature: float | jax.Array = 1.0,
-    *,
-    chunk: int = LOGP_CHUNK,
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of the targets and entropy of the distribution they come from.
-
-    Only about `chunk` tokens have logits at a time, forward and backward: [tokens, v] in float32
-    never exists as a whole. Chunks run along s, so a batch axis that is sharded stays so.
-
-    Args:
-      hidden: dtype[b, s, d] from `apply`; hidden state l predicts target l, so the caller shifts.
-      targets: i32[b, s]; any value where the result is not used.
-      temperature: > 0, of the distribution that the tokens were sampled from.
-      chunk: tokens per chunk, of each device.
-
-    Returns:
-      logp: f32[b, s] (of a target outside the vocabulary: minus log Z). entropy: f32[b, s], nats.
-    """
-    model = nnx.merge(graphdef, params)
-    head = model.head_matrix()
-    b, s, d = hidden.shape
-    width = max(1, min(s, chunk * sharding.row_parts(hidden) // b))
-    count = -(-s // width)
-    pad = count * width - s
-    hidden = jnp.pad(hidden, ((0, 0), (0, pad), (0, 0))).reshape(b, count, width, d).swapaxes(0, 1)
-    targets = jnp.pad(targets, ((0, 0), (0, pad))).reshape(b, count, width).swapaxes(0, 1)
-    inverse_temperature = 1 / jnp.asarray(temperature, jnp.float32)
-
-    @jax.checkpoint
-    def of_chunk(args: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        # Made ready here, so that the gradients of the chunks add up in the precision of the parameters.
-        return _logp_entropy(ready_head(model.config, head), args[0], args[1], inverse_temperature)
-
-    out = lax.map(of_chunk, (hidden, targets))
-    logp, entropy = (y.swapaxes(0, 1).reshape(b, count * width)[:, :s] for y in out)
-    return logp, entropy
-
-
-def _logp_entropy(
-    head: jax.Array, hidden: jax.Array, targets: jax.Array, inverse_temperature: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    z = jnp.matmul(hidden.reshape(-1, hidden.shape[-1]), head.T, preferred_element_type=jnp.float32)
-    z = sharding.constrain(z.reshape(*targets.shape, -1), "rows", None, "vocab") * inverse_temperature
-    z = z - lax.stop_gradient(z.max(axis=-1, keepdims=True))
-    unnormalised = jnp.exp(z)
-    total = unnormalised.sum(axis=-1)
-    log_total = jnp.log(total)
-    # A comparison instead of a gather: its gradient is dense (no scatter), and it works on a sharded v.
-    chosen = jnp.where(jnp.arange(z.shape[-1]) == targets[..., None], z, 0.0).sum(axis=-1)
-    return chosen - log_total, log_total - (unnormalised * z).sum(axis=-1) / total

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
 from vict_jax import sharding
-from vict_jax.models import attention, decoder
+from vict_jax.models import attention, decoder, likelihood
 from vict_jax.models.cache import init_cache
 from vict_jax.models.config import ModelConfig
 from vict_jax.plan import programs
@@ -242,7 +242,7 @@ def _output_head(setting: Setting, compiler: Compiler, item: int) -> int:
     model = local_model(setting)
     rows = setting.micro_rows // setting.parts
     head = model.vocab_size * model.d_model
-    chunk = rows * max(1, min(setting.width, decoder.LOGP_CHUNK // rows))
+    chunk = rows * max(1, min(setting.width, likelihood.CHUNK // rows))
     logits = F32 * chunk * model.vocab_size
     sums = compiler.sums * F32 * head if setting.parts > 1 and model.lora is None else 0
     ready = item * head if _copied(setting, item) else 0

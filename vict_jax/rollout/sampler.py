@@ -67,7 +67,7 @@ class Generation:
     Attributes:
       ids: i32[b, max_new], the stop token included.
       logp: f32[b, max_new], log-probability under softmax(logits / temperature) over the whole
-        vocabulary, what `decoder.token_logp` gives; at temperature 0 that of temperature 1.
+        vocabulary, what `likelihood.token_logp` gives; at temperature 0 that of temperature 1.
       count: i32[b], tokens of the reply; 0 for a row with an empty prompt.
       stopped: bool[b], it ended with a stop token or a stop string; False with `count == max_new` is a
         truncation.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models import oracle
 from vict_jax.models import config as C
-from vict_jax.models import decoder
+from vict_jax.models import decoder, likelihood
 
 VOCAB, B, S = 61, 3, 10
 
@@ -38,7 +38,7 @@ def dense(model, hidden, targets, temperature):
 @pytest.mark.parametrize("chunk", [1, 4, 12, 10_000])
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
 def test_values_equal_the_dense_form(model, inputs, chunk, temperature):
-    got = decoder.token_logp_entropy(*model, *inputs, temperature, chunk=chunk)
+    got = likelihood.token_logp_entropy(*model, *inputs, temperature, chunk=chunk)
     for a, b in zip(got, dense(model, *inputs, temperature), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
@@ -54,7 +54,7 @@ def test_gradients_equal_the_dense_form(model, inputs, chunk):
         return (weight[0] * logp + weight[1] * entropy).sum()
 
     def chunked(model, *args):
-        return decoder.token_logp_entropy(*model, *args, chunk=chunk)
+        return likelihood.token_logp_entropy(*model, *args, chunk=chunk)
 
     got = jax.jit(jax.grad(lambda *a: loss(chunked, *a), argnums=(0, 1)))(params, hidden)
     expected = jax.grad(lambda *a: loss(dense, *a), argnums=(0, 1))(params, hidden)
@@ -64,13 +64,13 @@ def test_gradients_equal_the_dense_form(model, inputs, chunk):
 
 def test_closed_form_of_equal_logits(model, inputs):
     graphdef, params = model
-    logp, entropy = decoder.token_logp_entropy(graphdef, params, jnp.zeros_like(inputs[0]), inputs[1])
+    logp, entropy = likelihood.token_logp_entropy(graphdef, params, jnp.zeros_like(inputs[0]), inputs[1])
     np.testing.assert_allclose(logp, -np.log(VOCAB), rtol=1e-6)
     np.testing.assert_allclose(entropy, np.log(VOCAB), rtol=1e-6)
 
 
 def test_large_logits_stay_finite(model, inputs):
-    logp, entropy = decoder.token_logp_entropy(*model, 1e4 * inputs[0], inputs[1])
+    logp, entropy = likelihood.token_logp_entropy(*model, 1e4 * inputs[0], inputs[1])
     assert np.isfinite(logp).all()
     assert np.isfinite(entropy).all()
     assert (np.asarray(logp) < -1e3).any()
@@ -97,7 +97,7 @@ def test_no_array_of_tokens_times_vocabulary(backward):
     hidden, targets = jnp.ones((2, 512, 8)), jnp.zeros((2, 512), int)
 
     def loss(chunk, params, hidden):
-        return decoder.token_logp(graphdef, params, hidden, targets, chunk=chunk).sum()
+        return likelihood.token_logp(graphdef, params, hidden, targets, chunk=chunk).sum()
 
     def program(chunk):
         def f(params, hidden):
