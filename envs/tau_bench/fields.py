@@ -42,7 +42,10 @@ _REWRITABLE: Mapping[str, frozenset[str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field of a record, its value at the start and the one that it must have at the end."""
+    """A field of a record, its value at the start and the one that it must have at the end.
+
+    Either may be `MISSING`.
+    """
 
     table: str
     key: str
@@ -78,10 +81,15 @@ def group(field: Field) -> str:
     return _GROUPS.get(field.table, {}).get(field.name, field.name)
 
 
-def differing(bench: Bench, table: str, key: str, record: Mapping[str, Any]) -> Iterator[Field]:
-    """The fields in which a record differs from the start; the value it has is the wanted one."""
+def fields_of(bench: Bench, table: str, key: str, record: Mapping[str, Any]) -> Iterator[Field]:
+    """The fields that a record has or may get; the value it has is the wanted one."""
     original = bench.database[table].get(key, {})
-    for name in dict.fromkeys([*original, *record]):
-        before, now = original.get(name, MISSING), record.get(name, MISSING)
-        if before is not now and value_text(before) != value_text(now):
-            yield Field(table, key, name, before, now)
+    for name in dict.fromkeys([*original, *record, *_GROUPS.get(table, {})]):
+        yield Field(table, key, name, original.get(name, MISSING), record.get(name, MISSING))
+
+
+def differing(bench: Bench, table: str, key: str, record: Mapping[str, Any]) -> Iterator[Field]:
+    """Those that differ from the start."""
+    for field in fields_of(bench, table, key, record):
+        if field.before is not field.wanted and value_text(field.before) != value_text(field.wanted):
+            yield field

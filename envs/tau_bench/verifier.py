@@ -32,7 +32,7 @@ from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord
 from envs.tau_bench import conduct, evidence
 from envs.tau_bench.data import Bench, TaskSpec
 from envs.tau_bench.evidence import MISSING, Need, Records, value_text
-from envs.tau_bench.fields import Field, differing, group
+from envs.tau_bench.fields import Field, differing, fields_of, group
 from envs.tau_bench.session import RESPOND, Step
 
 ORIGINAL, PROCEDURE = SCORES = ("original", "procedure")
@@ -48,7 +48,7 @@ class Spec:
     Attributes:
       bench, task: what is verified.
       atoms, variables: as in `VerifierRecord`.
-      fields: atom id -> the fields that it checks.
+      fields: atom id -> the fields that it checks: a group of which the ground truth changes some.
       needs: what the ground-truth writes rest on.
       relies: `known` atom -> the field atoms that require it; alone: those that require no other.
       required: bool[M], the atoms that the score reads.
@@ -142,8 +142,10 @@ def specify(bench: Bench, task: TaskSpec, score: str = ORIGINAL) -> Spec:
 def _changed_fields(bench: Bench, records: Records) -> dict[str, tuple[Field, ...]]:
     groups: dict[str, list[Field]] = {}
     for (table, key), record in records.items():
-        for field in differing(bench, table, key, record):
-            groups.setdefault(f"{group(field)}:{key}", []).append(field)
+        changed = {group(field) for field in differing(bench, table, key, record)}
+        for field in fields_of(bench, table, key, record):
+            if group(field) in changed:
+                groups.setdefault(f"{group(field)}:{key}", []).append(field)
     return {id_: tuple(fields) for id_, fields in groups.items()}
 
 
