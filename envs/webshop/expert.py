@@ -22,6 +22,7 @@ _NEXT_OPTION = re.compile(r", and (?=[^:,]+: )")
 _POLITE = re.compile(r"^find me ", re.IGNORECASE)
 _MONEY = re.compile(r"\$(\d[\d,]*\.?\d*)")
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
+_BRACKETS = re.compile(r"[\[\]]")  # one would end a query
 _CLICK = re.compile(r"click\[(.+)\]")
 _SMALL_WORDS = frozenset(
     _WORD.findall(
@@ -55,9 +56,11 @@ class Wish:
     needed: frozenset[str]
 
     @property
-    def query(self) -> str:
-        """What to search for first. Brackets would end a query."""
-        return re.sub(r"[\[\]]", " ", " ".join([self.what, *self.options.values()])).strip()
+    def searches(self) -> tuple[str, str]:
+        """Two searches, with the options and without them."""
+        texts = (" ".join([self.what, *self.options.values()]), self.what)
+        first, second = (_BRACKETS.sub(" ", text).strip() for text in texts)
+        return f"search[{first}]", f"search[{second}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,8 @@ class Memory:
       page: on the screen now.
       listed: products seen in lists, in order. tried: what it knows of those opened.
       current: the product on the screen, or whose subpage is. chosen: its options, by group.
-      searches: how many searches there were. furthest: page of the last one's results.
+      searches: how many searches of its own there were. own: the list comes from one of them. furthest: page
+        of the list.
     """
 
     wish: Wish
@@ -160,6 +164,7 @@ class Memory:
     current: str = ""
     chosen: dict[str, str] = dataclasses.field(default_factory=dict)
     searches: int = 0
+    own: bool = False
     furthest: int = 0
 
     @property
@@ -199,10 +204,12 @@ def notice(memory: Memory, action: str, page: Screen) -> None:
     click = _CLICK.match(action)
     clicked = click.group(1).lower() if click else ""
     if page.is_list:
-        memory.furthest = page.number if not click else max(memory.furthest, page.number)
+        if not click:
+            memory.own, memory.furthest = action in memory.wish.searches, 0
+            memory.searches += memory.own
+        memory.furthest = max(memory.furthest, page.number)
         memory.listed |= {one.asin: one for one in page.listed() if one.asin not in memory.listed}
         memory.current, memory.chosen = "", {}
-        memory.searches += not click
     elif page.is_item and before.is_list and clicked in before.clickables:
         memory.current = clicked
         if clicked not in memory.tried:
@@ -232,12 +239,14 @@ def decide(memory: Memory) -> str:
 
 
 def _search(memory: Memory) -> str:
-    """All words at first, only what is asked for later, since many words may find other things."""
-    return f"search[{memory.wish.query if memory.searches == 0 else memory.wish.what or memory.wish.query}]"
+    """With all words at first, without options when that did not help."""
+    return memory.wish.searches[min(memory.searches, 1)]
 
 
 def _at_list(memory: Memory) -> str:
-    """Open the next product that was not tried, or the best of those that were."""
+    """Open the next product that was not tried, or the best of those that were; leave a list of others."""
+    if not memory.own:
+        return f"click[{BACK}]"
     here, wish = memory.page.listed(), memory.wish
     fresh = [one for one in here if one.asin not in memory.tried and one.price <= wish.price]
     enough = memory.steps_left > len(wish.options) + 2

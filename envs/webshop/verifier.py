@@ -151,7 +151,7 @@ def specify(goal: Goal, *, exact: bool = False) -> Spec:
         params={
             "gate": families == "purchase",
             "level": level,
-            "share": parts.astype(np.float32) / parts.sum(),
+            "share": parts.astype(np.float32) / int(parts.sum()),
         },
     )
 
