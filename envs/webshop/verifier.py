@@ -42,6 +42,7 @@ from envs.webshop.reward import COLOURS
 MAX_ATOMS = 28
 MAX_VARIABLES = 48
 _NONE = "none"
+_WRITTEN = ("choice", "bought")  # state variables; the others are observations
 # Where an attribute is found -> the page that shows it.
 _PAGES_OF_TEXTS = {"title": "item", "features": "features", "description": "description"}
 
@@ -143,9 +144,7 @@ def specify(goal: Goal, *, exact: bool = False) -> Spec:
         levels=levels,
         atoms=atoms,
         variables=tuple(
-            Variable(
-                name, observation=name.startswith(("listing", "page", "kind", "price", "attribute", "words"))
-            )
+            Variable(name, observation=not name.startswith(_WRITTEN))
             for name in dict.fromkeys(name for atom in atoms for name in atom.variables)
         ),
         params={
@@ -186,9 +185,11 @@ def record(
       score: V, the shop's own score of the present state.
     """
     about = _bind(history)
-    product = products[about] if about else None
-    finding = examine(spec, product) if product else None
-    rows = [_row(spec, product, finding, moment) for moment in history]
+    if about:
+        finding = examine(spec, products[about])
+        rows = [_row(spec, products[about], finding, moment) for moment in history]
+    else:
+        rows = [_nothing(spec)] * len(history)
     names = [variable.id for variable in spec.variables]
     commits = np.array([bool(moment.bought) for moment in history[1:]], bool)
     commits[1:] &= ~commits[:-1]
@@ -211,66 +212,79 @@ def _bind(history: Sequence[Moment]) -> str:
     return history[-1].bought or next((moment.asin for moment in reversed(history) if moment.asin), "")
 
 
+def _nothing(spec: Spec) -> tuple[list[Status], dict[str, str]]:
+    """Statuses and values while there is no product to speak of."""
+    status = [Status.UNSATISFIED if a.id == "purchase_made" else Status.UNKNOWN for a in spec.atoms]
+    written = [variable.id for variable in spec.variables if not variable.observation]
+    return status, {variable.id: "" for variable in spec.variables} | dict.fromkeys(written, _NONE)
+
+
 def _row(
-    spec: Spec, product: Product | None, finding: Finding | None, moment: Moment
+    spec: Spec, product: Product, finding: Finding, moment: Moment
 ) -> tuple[list[Status], dict[str, str]]:
     """Statuses of all atoms and values of all variables at one moment."""
-    if product is None or finding is None:
-        values = {variable.id: "" for variable in spec.variables}
-        values |= {name: _NONE for name in values if name.startswith("choice")} | {"bought": _NONE}
-        return [Status.UNKNOWN] * (len(spec.atoms) - 1) + [Status.UNSATISFIED], values
     chosen = moment.chosen if moment.asin == product.asin else {}
-    listed, opened = product.asin in moment.listed, (product.asin, "item") in moment.shown
     choices = [_choice(spec, k, finding.groups[k], chosen) for k in range(len(spec.goal.options))]
+    listed, opened = product.asin in moment.listed, (product.asin, "item") in moment.shown
+    facts = {
+        **{f"type_{level:g}": finding.level >= level for level in spec.levels},
+        **{f"option_{k}": hit for k, (_, hit) in enumerate(choices, start=1)},
+        **{f"attribute_{i}": bool(place) for i, place in enumerate(finding.places, start=1)},
+        "price_fits": finding.affordable,
+    }
+    known = {True: Status.SATISFIED, False: Status.UNSATISFIED}
+    status = {name: known[fact] if opened else Status.UNKNOWN for name, fact in facts.items()}
+    status["purchase_made"] = known[bool(moment.bought)]
+    for name, seen in (("product_listed", listed), ("product_opened", opened)):
+        status[name] = Status.SATISFIED if seen else Status.UNKNOWN
     values = {
         "listing": f"{product.title}, {product.price_tag}" if listed else "",
-        "page": product.asin if opened else "",
-        "kind": f"{product.query}, factor {finding.level:g}" if opened else "",
-        "price": f"{product.price:.2f}" if opened else "",
+        **{f"choice_{k}": value for k, (value, _) in enumerate(choices, start=1)},
         "bought": moment.bought or _NONE,
+    }
+    values |= _revealed(product, finding, moment) if opened else {}
+    values = {variable.id: "" for variable in spec.variables} | values
+    return [status[atom.id] for atom in spec.atoms], values
+
+
+def _revealed(product: Product, finding: Finding, moment: Moment) -> dict[str, str]:
+    """Values of the observation variables of a product whose page was opened."""
+    values = {
+        "page": product.asin,
+        "kind": f"{product.query}, factor {finding.level:g}",
+        "price": f"{product.price:.2f}",
     }
     for i, place in enumerate(finding.places, start=1):
         page = _PAGES_OF_TEXTS.get(place, "")
-        values[f"attribute_{i}"] = (place or "nowhere") if opened else ""
+        values[f"attribute_{i}"] = place or "nowhere"
         values[f"words_{i}"] = f"on page {page}" if (product.asin, page) in moment.shown else ""
-    for k, (value, _) in enumerate(choices, start=1):
-        values[f"choice_{k}"] = value
-    facts = [finding.level >= level for level in spec.levels]
-    facts += [bool(place) for place in finding.places] + [hit for _, hit in choices] + [finding.affordable]
-    known = [Status.SATISFIED if fact else Status.UNSATISFIED for fact in facts]
-    return [
-        *(Status.SATISFIED if seen else Status.UNKNOWN for seen in (listed, opened)),
-        *(known if opened else [Status.UNKNOWN] * len(known)),
-        Status.SATISFIED if moment.bought else Status.UNSATISFIED,
-    ], values
+    return values
 
 
 def _atoms(goal: Goal, levels: Sequence[float]) -> Iterator[Atom]:
-    """The atoms of a goal; `_row` gives their statuses in this order."""
+    """The atoms of a goal. Where a core has no room for all of equal effect, the first ones are in it: what
+    clicks decide goes before what only the choice of the product does."""
     opened = ("product_opened",)
-    support = functools.partial(Atom, role=ScoreRole.SUPPORT, level=2, source="pages of the shop")
     fact = functools.partial(Atom, level=1)
-    yield support("product_listed", "product_listed", ("listing",), description="was in a list of results")
-    yield support(*opened, *opened, ("page",), ("product_listed",), description="its page was opened")
     lower = opened
     for level in levels:
         id_, source = f"type_{level:g}", "goal.py: get_type_reward"
         text = f"is close enough to {goal.product.query!r} for the factor {level:g}"
         yield fact(id_, "type", ("listing", "kind"), lower, source=source, description=text)
         lower = (id_,)
-    for i, wanted in enumerate(goal.attributes, start=1):
-        variables, source = (f"attribute_{i}", f"words_{i}"), "goal.py: get_attribute_reward"
-        yield fact(
-            f"attribute_{i}", "attribute", variables, opened, source=source, description=f"is {wanted!r}"
-        )
+    yield Atom("purchase_made", "purchase", ("bought",), opened, source="web_agent_text_env.py: done")
     for k, (group, value) in enumerate(goal.options, start=1):
         source, text = "goal.py: get_option_reward", f"{group or 'an option'} is {value!r}"
         yield fact(f"option_{k}", "option", (f"choice_{k}",), opened, source=source, description=text)
-    text = f"costs at most {goal.price_upper:g} dollars"
-    yield fact(
-        "price_fits", "price", ("listing", "price"), opened, source="goal.py: get_reward", description=text
-    )
-    yield Atom("purchase_made", "purchase", ("bought",), opened, source="web_agent_text_env.py: done")
+    source, text = "goal.py: get_reward", f"costs at most {goal.price_upper:g} dollars"
+    yield fact("price_fits", "price", ("listing", "price"), opened, source=source, description=text)
+    for i, wanted in enumerate(goal.attributes, start=1):
+        source, text = "goal.py: get_attribute_reward", f"is {wanted!r}"
+        reads = (f"attribute_{i}", f"words_{i}")
+        yield fact(f"attribute_{i}", "attribute", reads, opened, source=source, description=text)
+    support = functools.partial(Atom, role=ScoreRole.SUPPORT, level=2, source="pages of the shop")
+    yield support(*opened, *opened, ("page",), ("product_listed",), description="its page was opened")
+    yield support("product_listed", "product_listed", ("listing",), description="was in a list of results")
 
 
 # Predicates.
