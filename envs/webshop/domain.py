@@ -96,7 +96,7 @@ def tasks(options: WebShopOptions, split: str) -> list[Task]:
     """The tasks of a split; the types are numbers of options.
 
     Real goals are split by their index in the original's order, or in fifths where there are few; those of a
-    generated shop by their product.
+    generated shop by their product. A goal with the very text of one that is held out is left out of `train`.
 
     Raises:
       ValueError: unknown split, or a split without goals.
@@ -104,9 +104,10 @@ def tasks(options: WebShopOptions, split: str) -> list[Task]:
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is not one of {SPLITS}")
     all_goals = shop(options).goals
-    chosen = (
-        _by_index(split, len(all_goals)) if options.data_dir else _by_product(split, all_goals, options.seed)
-    )
+    chosen = _split(options, split)
+    if split == "train":
+        held_out = {all_goals[i].instruction for name in ("test", "valid") for i in _split(options, name)}
+        chosen = [i for i in chosen if all_goals[i].instruction not in held_out]
     most = vars(options)[f"num_{split}"]
     return [_task(split, i, all_goals[i]) for i in (chosen[:most] if most else chosen)]
 
@@ -114,6 +115,14 @@ def tasks(options: WebShopOptions, split: str) -> list[Task]:
 def _task(split: str, index: int, goal: goals.Goal) -> Task:
     count = len(goal.options)
     return Task(f"{split}/{index}", f"{count} option{'s' * (count != 1)}", split, index, f"{_SOURCE}{index}")
+
+
+def _split(options: WebShopOptions, split: str) -> Sequence[int]:
+    """Indices of the goals of a split."""
+    all_goals = shop(options).goals
+    if options.data_dir:
+        return _by_index(split, len(all_goals))
+    return _by_product(split, all_goals, options.seed)
 
 
 def _index(task: Task) -> int:
