@@ -113,8 +113,8 @@ def _check_split(args: argparse.Namespace, domain: Domain, options: Any, split: 
             seed=args.seed,
             progress=lambda done: bar.update(done - bar.n),
         )
-    name = f"{args.env} ({about})" if (about := domain.about(options)) else args.env
-    print(f"{name} {split}: {len(tasks)} tasks\n{report.table()}")
+    title = f"{args.env} ({about})" if (about := domain.about(options)) else args.env
+    print(f"{title} {split}: {len(tasks)} tasks\n{report.table()}")
     for name, count in conformance.failures_by_name(report).items():
         print(f"FAILED {count:6} {name}")
     print(f"families to mask: {', '.join(report.masked_families()) or 'none'}")
