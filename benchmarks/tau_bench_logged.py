@@ -1,7 +1,7 @@
 """Credit on real conversations of tau-bench: logged episodes of a language model, in groups of one task.
 
     python -m benchmarks.tau_bench_logged --data-dir DIR --log gpt-4o-airline.json.gz [--domain airline]
-        [--score procedure] [--workdir DIR] [--json OUT]
+        [--score procedure] [--cores] [--workdir DIR] [--json OUT]
 
 Every conversation is played again with the customer's own messages. Printed are how many recorded rewards
 come out again, whether the atoms rebuild them, and the figures of an audit. With --workdir the groups are
@@ -32,6 +32,7 @@ from vict_jax.batching import EndReason, Rollout, credit_inputs
 from vict_jax.config import default_config, from_config_dict, to_plain
 from vict_jax.credit.options import VictOptions
 from vict_jax.metrics import write_json
+from vict_jax.types import CreditOutput
 
 _NOT_HERE = {"credit_share": "no update", "mutation_conformance": "see the audit"}
 
@@ -53,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for rollout, conversation in zip(itertools.chain(*groups), conversations, strict=True)
     )
     rebuilt, faults = conformance_of(groups)
-    batch, output, violations, values = credit_of(options, groups)
+    setting, batch, output, violations, values = credit_of(options, groups)
+    values |= compare_cores(setting, [batch]).figures() if args.cores else {}
     total = len(conversations)
     print(
         f"{total} episodes of {len(groups)} tasks, {sum(c.reward for c in conversations):g} rewarded\n"
@@ -81,6 +83,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--domain", choices=sorted(data.TABLES), default="airline")
     parser.add_argument("--score", choices=("original", "procedure"), default="original")
     parser.add_argument("--max-steps", type=int, default=30)
+    parser.add_argument("--cores", action="store_true", help="compare cores with an exhaustive search")
     parser.add_argument("--workdir", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     return parser.parse_args(argv)
@@ -129,8 +132,8 @@ def conformance_of(groups: Sequence[Sequence[Rollout]]) -> tuple[int, int]:
 
 def credit_of(
     options: Options, groups: Sequence[Sequence[Rollout]]
-) -> tuple[Batch, Any, int, dict[str, Any]]:
-    """VICT's credit with its defaults: the batch, the output, violations of Eq. 8, and the figures."""
+) -> tuple[Setting, Batch, CreditOutput, int, dict[str, Any]]:
+    """VICT's credit with its defaults: the output, violations of Eq. 8, and the figures."""
     config = default_config("tau_bench")
     chosen = VictOptions(**{key: value for key, value in config.credit.items() if key != "method"})
     setting = Setting(DOMAIN, options, "vict", chosen)
@@ -144,9 +147,8 @@ def credit_of(
     batch = Batch(0, inputs)
     output, violations = credit(setting, inputs)
     total = figures.tally(inputs, output)
-    cores = compare_cores(setting, [batch])
-    values = figures.figures(total) | {"credit_share": None, "mutation_conformance": None} | cores.figures()
-    return batch, output, violations, values
+    values = figures.figures(total) | dict.fromkeys(_NOT_HERE)
+    return setting, batch, output, violations, values
 
 
 if __name__ == "__main__":
