@@ -4,7 +4,8 @@ Two forms are read, on one line each, whichever an agent is shown:
 
 * the benchmark's own, a JSON object: `{"name": "get_order_details", "arguments": {"order_id": "#W12"}}`;
 * a short one for small models, the arguments by position and separated by `; `, lists by `,` and the fields
-  of objects in lists by `:`: `exchange_delivered_order_items #W12; 31,44; 47,40; paypal_3`.
+  of objects in lists by `:`. It takes the tool's name, too, or that of its class in the original, which is
+  one word and so may be one token: `ExchangeDeliveredOrderItems #W12; 31,44; 47,40; paypal_3`.
 
 A reply to the customer is the call `respond` with the argument `content`, or `say` and the content. Text in
 neither form is a `Malformed`; which names and arguments a tool takes is left to the tool.
@@ -67,6 +68,14 @@ _SIGNATURES = {
 }
 
 
+def class_name(tool: str) -> str:
+    """The name of a tool's class in the original."""
+    return "".join(word.capitalize() for word in tool.split("_"))
+
+
+_BY_CLASS = {class_name(name): name for name in _SIGNATURES if name != RESPOND} | {SAY: RESPOND}
+
+
 @dataclasses.dataclass(frozen=True)
 class Malformed:
     """Why a text is no action; shown to the agent."""
@@ -85,7 +94,7 @@ def parse(text: str) -> Call | Malformed:
     if text.startswith("{"):
         return _parse_json(text)
     name, _, rest = text.partition(" ")
-    name = RESPOND if name == SAY else name
+    name = _BY_CLASS.get(name, name)
     if name not in _SIGNATURES:
         return Malformed(f"{name[:40]!r} is neither a tool nor '{SAY}'")
     return _parse_compact(name, rest.strip())
@@ -174,7 +183,7 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _compact(call: Call) -> str:
     values = "; ".join(_plain(value) for value in call.kwargs.values())
-    return f"{SAY if call.name == RESPOND else call.name} {values}".strip()
+    return f"{SAY if call.name == RESPOND else class_name(call.name)} {values}".strip()
 
 
 def _plain(value: Any) -> str:

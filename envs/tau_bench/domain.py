@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from envs.base import Domain, Observation, StepResult, Task, VerifierRecord
 from envs.tau_bench import conduct, data, expert, generator, moves, plan, verifier
-from envs.tau_bench.action import SAY, Malformed, Style, parameters, parse, write
+from envs.tau_bench.action import SAY, Malformed, Style, class_name, parameters, parse, write
 from envs.tau_bench.customer import Script, ScriptedCustomer
 from envs.tau_bench.data import Bench, Call, TaskSpec
 from envs.tau_bench.endpoint import Endpoint, EndpointCustomer
@@ -43,6 +43,7 @@ class TauBenchOptions:
       max_steps: actions after which an unended episode is over, with score 0.
       style: `compact` or `json`, the form of actions and observations (both are read).
       show_policy: the first observation begins with the policy and the tools.
+      suggest: name admissible commands on generated tasks (every tool takes any call), for random play.
       score: `original`, or `procedure`, which is 0 also if the customer was not identified or did not say yes
         before a change.
       customer: `scripted`, or `endpoint` for a language model.
@@ -60,6 +61,7 @@ class TauBenchOptions:
     max_steps: int = 30
     style: str = "compact"
     show_policy: bool = False
+    suggest: bool = True
     score: str = verifier.ORIGINAL
     customer: str = "scripted"
     base_url: str = ""
@@ -225,7 +227,7 @@ class TauBenchEnv:
         """See `Env.close`; nothing is held."""
 
     def _seen(self, text: str) -> Observation:
-        if self._options.data_dir:
+        if self._options.data_dir or not self._options.suggest:
             return Observation(text)
         known = moves.moves(self._options.domain, self._memory)
         return Observation(text, tuple(write(call, self._style) for call in known))
@@ -243,7 +245,7 @@ def _same(one: Call, other: Call) -> bool:
 def _policy(bench: Bench, style: Style) -> str:
     """What the first observation begins with: the policy, the tools, the form of an action."""
     if style is Style.COMPACT:
-        lines = [f"{name} {'; '.join(parameters(name))}".strip() for name in TOOLS[bench.domain]]
+        lines = [f"{class_name(n)} {'; '.join(parameters(n))}".strip() for n in TOOLS[bench.domain]]
         how = f"Write one call: the tool and its arguments separated by '; ', or '{SAY}' and a message."
         return "\n".join([bench.policy, "Tools:", *lines, how, ""])
     tools = bench.tools or [{"name": name, "parameters": parameters(name)} for name in TOOLS[bench.domain]]
@@ -257,7 +259,11 @@ def _policy(bench: Bench, style: Style) -> str:
 def corpus(options: TauBenchOptions) -> list[str]:
     """Texts of training tasks, played by the expert with some random moves: observations and actions."""
     split = "train" if not options.data_dir else next(iter(data.load(options.data_dir, options.domain).tasks))
-    rng, env, texts = random.Random(0), TauBenchEnv(dataclasses.replace(options, customer="scripted")), []
+    rng, env, texts = (
+        random.Random(0),
+        TauBenchEnv(dataclasses.replace(options, customer="scripted", suggest=True)),
+        [],
+    )
     for task in tasks(options, split)[:_CORPUS_TASKS]:
         observation, done = env.reset(task), False
         while not done:

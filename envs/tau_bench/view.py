@@ -1,4 +1,4 @@
-"""What an agent is shown of a tool's answer: the original's JSON text, or the same values in fewer tokens."""
+"""What an agent is shown of a tool's answer: the original's JSON text, or in few tokens what matters of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from envs.tau_bench.action import Style
 
 # The short answer to a call that wrote: the record that the tool returns was shown before, or can be read.
 DONE = "ok"
+# What no generated task turns on and takes many tokens.
+_HIDDEN = ("address", "email", "fulfillments", "saved_passengers")
 
 
 def show(text: str, *, wrote: bool, style: Style) -> str:
@@ -39,13 +41,18 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         if _lists_records(value):
             return _plain(list(value.values()))
-        parts = [f"{key} {_plain(item)}" for key, item in value.items() if item not in ("", [], {})]
-        return f"({' '.join(parts)})"
+        shown = {key: item for key, item in value.items() if key not in _HIDDEN and item not in ("", [], {})}
+        return f"({' '.join(f'{_words(key)} {_plain(item)}' for key, item in shown.items())})"
     if isinstance(value, list):
         return f"[{', '.join(_plain(item) for item in value)}]"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
+
+
+def _words(key: str) -> str:
+    """A field's name in few tokens: `payment_method_id` is `payment method`."""
+    return key.removesuffix("_id").replace("_", " ")
 
 
 def _lists_records(value: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from envs.tau_bench.view import show
     [
         ("say Hello; there", "respond", {"content": "Hello; there"}),
         ("list_all_airports", "list_all_airports", {}),
+        ("GetOrderDetails #W12", "get_order_details", {"order_id": "#W12"}),
         ("get_order_details  #W12 ", "get_order_details", {"order_id": "#W12"}),
         (
             "return_delivered_order_items #W1; 31,44; paypal_3",
@@ -106,9 +107,15 @@ def test_every_tool_has_its_parameters() -> None:
 
 
 def test_few_words() -> None:
-    record = {"order_id": "#W1", "items": [{"id": "3", "new": True}], "left": "", "by": {"7": {"id": "7"}}}
+    record = {
+        "order_id": "#W1",
+        "address": {"zip": "1"},
+        "items": [{"id": "3", "new": True}],
+        "left": "",
+        "by": {"7": {"id": "7"}},
+    }
     shown = show(json.dumps(record), wrote=False, style=Style.COMPACT)
-    assert shown == "order_id #W1 items [(id 3 new yes)] by [(id 7)]"
+    assert shown == "order #W1 items [(id 3 new yes)] by [(id 7)]"
     assert show(json.dumps(record), wrote=True, style=Style.COMPACT) == "ok"
     assert show("Error: {x", wrote=True, style=Style.COMPACT) == "Error: {x"
     assert show("{no json", wrote=False, style=Style.COMPACT) == "{no json"

@@ -109,7 +109,8 @@ def test_the_policy_can_be_shown(domain: str, style: str) -> None:
     text = TauBenchEnv(options).reset(task).text
     plain = TauBenchEnv(dataclasses.replace(options, show_policy=False)).reset(task).text
     assert text.endswith(plain)
-    for word in ("You help customers", "get_user_details", "transfer_to_human_agents"):
+    tool = "GetUserDetails" if style == "compact" else "get_user_details"
+    for word in ("You help customers", tool, "respond" if style == "json" else "say"):
         assert word in text
 
 
@@ -154,7 +155,7 @@ def test_followed_needs_a_yes_of_an_identified_customer() -> None:
         actions.append(env.expert_action())
         done = env.step(actions[-1]).done
     assert env.record().score == 1
-    for left_out in ("say Who", "find_user", "say OK"):
+    for left_out in ("say Who", "FindUser", "say OK"):
         env.reset(task)
         for action in actions:
             if not action.startswith(left_out):
