@@ -25,6 +25,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
     config.ppo.update(minibatches=4, micro_rows=8)
     config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
-    config.credit.center = "mean"
+    config.credit.update(center="mean", budget=16)  # a goal has up to 12 atoms here
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
     return config.lock()
