@@ -1,4 +1,4 @@
-"""What an agent is shown of a tool's answer: the original's JSON text, or in few tokens what matters of it."""
+"""What an agent is shown of a tool's answer: the original's JSON text, or what matters in few tokens."""
 
 from __future__ import annotations
 

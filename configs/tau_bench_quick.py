@@ -1,0 +1,28 @@
+"""Generated retail conversations, a small decoder from scratch, VICT: on a laptop CPU.
+
+python -m launch.local --config=configs/tau_bench_quick.py --workdir=runs/tau_bench_quick
+"""
+
+from __future__ import annotations
+
+import ml_collections
+
+from vict_jax.config import default_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The config, locked."""
+    config = default_config("tau_bench")
+    config.env.update(domain="retail", num_train=9000, num_test=96, max_steps=12, suggest=False)
+    config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
+    config.model.update(vocab_size=1024, scan_layers=False)
+    config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
+    config.rollout.update(max_context=400, max_new_tokens=34, rows=128)
+    config.warm_start.update(tasks=6000, epochs=1, rows_per_batch=4, micro_rows=4)
+    config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=50, weight_decay=0.1)
+    config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
+    config.ppo.update(minibatches=4, micro_rows=4)
+    config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
+    config.credit.center = "mean"
+    config.eval.update(batch=96, temperature=1.0)
+    return config.lock()
