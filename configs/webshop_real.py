@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.env.update(
         layout="lines", per_page=10, max_steps=15, num_valid=96
     )  # pages and cap of the benchmark
-    config.rollout.update(max_context=2048, max_new_tokens=96, rows=32, overflow="shorten")
+    config.rollout.update(max_context=2048, max_new_tokens=48, rows=32, overflow="shorten")
     config.model.vocab_size = 4096
     config.warm_start.update(tasks=256, rows_per_batch=2, micro_rows=2)
     config.train.update(updates=10, groups=4, rollouts=8, eval_every=10)

@@ -18,6 +18,7 @@ from envs.webshop.reward import MODES
 SPLITS = ("train", "test", "valid")
 GOALS = {"synthetic": goals.synthetic_goals, "human": goals.human_goals}
 LAYOUTS = ("original", "lines")
+SAME_PAGE = "The page stays."
 SEARCH = "search[<your query>]"
 # Of the products of a generated shop, those whose goals are in `test` and in `valid`.
 _HELD_OUT = 0.2
@@ -40,7 +41,8 @@ class WebShopOptions:
       goals: `synthetic` or `human`.
       reward: `original` or `corrected`, see `envs.webshop.reward`.
       layout: `original`: pieces joined by ` [SEP] ` under the instruction, which every page repeats. `lines`:
-        a piece on each line, and the instruction on the first page only; for short contexts.
+        a piece on each line, the instruction on the first page only, and `SAME_PAGE` for a page that is as it
+        was before the action (such as by a click on an option); for short contexts that hold all pages.
       per_page: products on a page of results.
       max_steps: steps after which an episode ends; the original has no limit.
       num_train, num_test, num_valid: at most so many tasks of each split; 0 for all.
@@ -157,6 +159,7 @@ class WebShopEnv:
         self._options = options
         self._shop = shop(options)
         self._session = Session(self._shop)
+        self._text = ""
 
     def reset(self, task: Task) -> Observation:
         """See `Env.reset`."""
@@ -191,8 +194,10 @@ class WebShopEnv:
         admissible = (*([SEARCH] if available.has_search_bar else []), *clicks)
         if self._options.layout == "original":
             return Observation(self._session.text(), admissible)
-        first = self._session.page is Page.INDEX and self._session.steps == 0
-        opening = [self._session.goal.instruction] if first else []
+        before, self._text = self._text, self._session.text()
+        if self._session.steps and self._text == before:
+            return Observation(SAME_PAGE, admissible)
+        opening = [] if self._session.steps else [self._session.goal.instruction]
         return Observation("\n".join([*opening, *self._pieces()]), admissible)
 
     def _pieces(self) -> list[str]:
