@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import runpy
@@ -14,6 +15,7 @@ from absl import logging as absl_logging
 
 from vict_jax import config as config_lib
 from vict_jax.metrics import RunError
+from vict_jax.sharding import AXES, MeshOptions
 
 _OVERRIDE = "--config."
 
@@ -69,6 +71,21 @@ def run(main: Callable[[], None]) -> None:
             sys.exit(130)
 
     app.run(guarded, flags_parser=parse_flags)
+
+
+def on_mesh(config: config_lib.RunConfig, sizes: Sequence[str] | None) -> config_lib.RunConfig:
+    """A run's config for other devices than it was trained on; `sizes` of the axes, None: as it was.
+
+    Raises:
+      ValueError: `sizes` are no mesh.
+    """
+    if sizes is None:
+        return config
+    if len(sizes) != len(AXES) or not all(size.strip().removeprefix("-").isdecimal() for size in sizes):
+        raise ValueError(
+            f"--mesh={','.join(sizes)} must be three numbers, the sizes of {AXES}; -1 is the rest"
+        )
+    return dataclasses.replace(config, mesh=MeshOptions(*map(int, sizes)))
 
 
 flags.DEFINE_bool("traceback", False, "show the traceback of an error instead of one message")

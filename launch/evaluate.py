@@ -26,6 +26,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
 _SPLIT = flags.DEFINE_string("split", None, "split; that of the run's validation if left out")
 _UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
 _TEMPERATURE = flags.DEFINE_float("temperature", None, "0 = greedy; that of the run's validation if left out")
+_MESH = flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
 _BATCH = flags.DEFINE_integer("batch", None, "tasks in play at once; does not change the result")
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     if _WORKDIR.value is None:
         raise ValueError("--workdir=DIR is needed, the directory of a run")
     workdir = pathlib.Path(_WORKDIR.value)
-    config = read_config(workdir, flag="--workdir=")
+    config = cli.on_mesh(read_config(workdir, flag="--workdir="), _MESH.value)
     saved = config.eval
     options = EvalOptions(
         split=saved.split if _SPLIT.value is None else _SPLIT.value,

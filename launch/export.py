@@ -24,6 +24,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
 _OUT = flags.DEFINE_string("out", None, "directory to write")
 _UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
 _ADAPTERS = flags.DEFINE_bool("adapters", False, "only the LoRA adapters, in PEFT's format")
+_MESH = flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
 _DTYPE = flags.DEFINE_enum("dtype", None, list(hf.DTYPES), "precision of the weights; as trained if left out")
 
 
@@ -37,7 +38,7 @@ def export_model(job: Job, params: nnx.State, folder: pathlib.Path, dtype: str |
         folder,
         model,
         params,
-        tokenizer=job.codec.tokenizer,
+        tokenizer=pathlib.Path(source) if source else job.codec.tokenizer,
         generation_config=hf.load_generation_config(pathlib.Path(source)) if source else own,
         dtype=dtype,
     )
@@ -48,9 +49,14 @@ def main() -> None:
     if _WORKDIR.value is None or _OUT.value is None:
         raise ValueError("--workdir=DIR (of a run) and --out=DIR (to write) are needed")
     workdir, folder = pathlib.Path(_WORKDIR.value), pathlib.Path(_OUT.value)
-    config = read_config(workdir, flag="--workdir=")
+    config = cli.on_mesh(read_config(workdir, flag="--workdir="), _MESH.value)
     if _ADAPTERS.value and not config.model.lora_rank:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
+    if _ADAPTERS.value and not config.model.path:
+        raise ValueError(
+            f"--adapters: the run in {workdir} did not begin from a checkpoint (model.path=''), so nobody else "
+            "has the weights that its adapters belong to; leave the flag out"
+        )
     if _ADAPTERS.value and _DTYPE.value:
         raise ValueError(
             f"--dtype={_DTYPE.value}: adapters are written in float32; leave it or --adapters out"

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.models import sizes
 from vict_jax import sharding
-from vict_jax.models import config as C
 from vict_jax.models import decoder, likelihood
 from vict_jax.rollout import sampler
 from vict_jax.rollout.session import Session
 
-CONFIG = C.preset("micro", vocab_size=48, tie_embeddings=False)
+CONFIG = sizes.micro(vocab_size=48, tie_embeddings=False)
 
 
 def loss(graphdef, params, ids, segment, position):

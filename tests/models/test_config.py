@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from tests.models import sizes
 from vict_jax.models import config as C
 
 # Sizes of Qwen2.5-1.5B-Instruct's config.json, with the keys that file has.
@@ -150,7 +151,7 @@ def test_attention_bias_is_on_all_four_projections(hf, bias):
     ],
 )
 def test_round_trip(change, kind):
-    config = C.preset("tiny", vocab_size=77, rope_theta=5e5, tie_embeddings=False, head_dim=24, **change)
+    config = sizes.tiny(vocab_size=77, rope_theta=5e5, tie_embeddings=False, head_dim=24, **change)
     assert C.family(config) == C.to_hf(config)["model_type"] == kind
     assert C.from_hf(C.to_hf(config)) == config
 
@@ -158,7 +159,7 @@ def test_round_trip(change, kind):
 @pytest.mark.parametrize("change", [{"qk_norm": True}, {"qkv_bias": False, "o_bias": True}])
 def test_no_family_has_these_biases(change):
     with pytest.raises(ValueError, match=r"qkv_bias=.*o_bias=.*qk_norm="):
-        C.to_hf(C.preset("tiny", vocab_size=10, **change))
+        C.to_hf(sizes.tiny(vocab_size=10, **change))
 
 
 def test_rope_parameters_of_transformers_5():
@@ -218,7 +219,7 @@ def test_layer_types_overrule_the_window_switch():
 
 def test_width_that_heads_do_not_divide_has_no_llama_config():
     with pytest.raises(ValueError, match=r"num_heads must divide d_model.*3 and 128"):
-        C.to_hf(C.preset("tiny", vocab_size=10, qkv_bias=False, num_heads=3, num_kv_heads=1))
+        C.to_hf(sizes.tiny(vocab_size=10, qkv_bias=False, num_heads=3, num_kv_heads=1))
 
 
 def test_rope_scaling_null_and_top_level_theta():
@@ -236,21 +237,15 @@ def test_rope_scaling_null_and_top_level_theta():
         ({"rms_eps": 0.0}, "rms_eps"),
         ({"rope_theta": "1e4"}, "rope_theta"),
         ({"tie_embeddings": 1}, "tie_embeddings"),
-        ({"widht": 3}, "widht"),
     ],
 )
 def test_invalid_settings_raise_with_their_name(change, name):
     with pytest.raises(ValueError, match=name):
-        C.preset("tiny", vocab_size=10, **change)
-
-
-def test_unknown_preset_lists_the_known_ones():
-    with pytest.raises(ValueError, match="tiny"):
-        C.preset("tyni", vocab_size=10)
+        sizes.tiny(vocab_size=10, **change)
 
 
 def test_config_is_frozen_and_hashable():
-    config = C.preset("micro", vocab_size=10)
+    config = sizes.micro(vocab_size=10)
     assert hash(config) == hash(dataclasses.replace(config))
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.d_model = 3  # type: ignore[misc]

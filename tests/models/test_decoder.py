@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models import oracle
+from tests.models import oracle, sizes
 from vict_jax.models import attention, decoder, likelihood
 from vict_jax.models import cache as kv
 from vict_jax.models import config as C
@@ -244,7 +244,7 @@ def test_declared_weights_are_the_parameters():
 
 def test_fresh_parameters_have_the_intended_scale():
     """Unit-variance projections, damped residual outputs, logits of order one; keys are all different."""
-    config = C.preset("tiny", vocab_size=512, tie_embeddings=False)
+    config = sizes.tiny(vocab_size=512, tie_embeddings=False)
     _, params = decoder.init(config, jax.random.key(0))
 
     def std(name):

@@ -12,8 +12,8 @@ import jax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
+from tests.models import sizes
 from vict_jax import sharding
-from vict_jax.models import config as C
 from vict_jax.models import decoder
 
 SCRIPT = pathlib.Path(__file__).with_name("sharded_loss.py")
@@ -71,7 +71,7 @@ def test_mesh_of_one_device_states_its_axis_types():
 
 
 def test_every_parameter_has_the_spec_of_its_axes():
-    config = C.preset("micro", vocab_size=50, tie_embeddings=False)
+    config = sizes.micro(vocab_size=50, tie_embeddings=False)
     _, params = decoder.init(config, jax.random.key(0))
     tree = sharding.param_shardings(sharding.make_mesh(), params, decoder.logical_axes(config))
     assert jax.tree.structure(tree) == jax.tree.structure(params)
@@ -98,7 +98,7 @@ def test_errors_name_what_is_wrong():
 
 
 def test_indivisible_dimension_is_named():
-    config = C.preset("micro", vocab_size=51)
+    config = sizes.micro(vocab_size=51)
     _, params = decoder.init(config, jax.random.key(0))
     mesh = jax.sharding.AbstractMesh((1, 1, 2), sharding.AXES, axis_types=(AxisType.Auto,) * 3)
     with pytest.raises(ValueError, match=r"embed.*vocab of size 51 .*'tensor' of size 2"):

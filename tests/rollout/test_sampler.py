@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from tests.models import sizes
 from vict_jax.models import cache as kv
-from vict_jax.models import config as C
 from vict_jax.models import decoder, likelihood
 from vict_jax.rollout import sampler
 from vict_jax.rollout.sampler import SamplerOptions, Shapes
 from vict_jax.rollout.session import Session
 
 VOCAB = 23
-CONFIG = C.preset("micro", vocab_size=VOCAB, num_layers=1, d_model=32, d_ff=48)
+CONFIG = sizes.micro(vocab_size=VOCAB, num_layers=1, d_model=32, d_ff=48)
 KEY = jax.random.key(0)
 SHAPES = Shapes(batch=(2, 4, 8), prompt=(4, 8, 16, 32), cache=(16, 32, 48))
 
@@ -354,7 +354,7 @@ class TestErrors:
             s.extend([0, 1], [np.array([1]), np.array([], int)], keys([0, 1]))
 
     def test_cache_over_the_models_positions(self):
-        small = decoder.init(C.preset("micro", vocab_size=VOCAB, max_positions=40), KEY)
+        small = decoder.init(sizes.micro(vocab_size=VOCAB, max_positions=40), KEY)
         with pytest.raises(ValueError, match=r"48 .*max_positions 40"):
             session(small)
 

@@ -238,6 +238,17 @@ def test_the_automaton_finds_the_token_that_completes_a_stop_string(pieces, stop
     assert found == first_stop(CODEC, ids, stops)
 
 
+def test_tokens_without_text_do_not_interrupt_a_stop_string():
+    """Those that only pad the vocabulary, and those whose text is empty."""
+    table = stop_table(("ab", "", "b", "x"), ("abb",), 5)
+    begun = table[0, 0]
+    assert begun > 0
+    assert table[begun, 1] == begun
+    assert table[begun, 4] == begun
+    assert table[begun, 2] == -1
+    assert table[begun, 3] == 0, "another text does"
+
+
 def test_replies_end_with_a_stop_string(model):
     """The reply ends with the token that completes it and is otherwise the one without stop strings."""
     texts = prompts(8, seed=4)

@@ -8,14 +8,16 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 from flax import nnx
 
-from launch.export import export_model
+from launch import cli, export
 from tests.run.small import small_config
 from vict_jax import run_state, train
-from vict_jax.config import RunConfig, default_config, from_config_dict
+from vict_jax.config import RunConfig, default_config, from_config_dict, to_plain
 from vict_jax.job import open_job
-from vict_jax.metrics import RunError
+from vict_jax.metrics import RunError, write_json
 from vict_jax.models import hf
 
 
@@ -43,7 +45,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, di
     with open_job(config, folder / "run") as job:
         update, params = run_state.load_params(job, folder / "run", None)
         assert update == 1
-        export_model(job, params, folder / "model", None)
+        export.export_model(job, params, folder / "model", None)
         return folder / "model", named(params)
 
 
@@ -81,8 +83,10 @@ def test_adapters_on_a_directory_leave_it_alone_and_are_merged_on_export(
         for name, value in named(job.frozen).items():
             np.testing.assert_array_equal(value, expected[name])
         adapters = jax.tree.map(lambda x: x + 0.5, train.new_params(job))
-        export_model(job, adapters, tmp_path / "merged", None)
+        export.export_model(job, adapters, tmp_path / "merged", None)
         _, merged = hf.load(tmp_path / "merged", job.mesh)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "merged" / name).read_bytes() == (source / name).read_bytes()
     changed = {name for name, value in named(merged).items() if not np.array_equal(value, expected[name])}
     assert len(changed) == 1
     assert "'q'" in changed.pop()
@@ -120,3 +124,28 @@ def test_a_missing_directory_is_named(tmp_path: pathlib.Path) -> None:
         open_job(tiny(path=str(tmp_path / "nowhere")), tmp_path / "run"),
     ):
         pass
+
+
+@pytest.mark.parametrize("sizes", [["2", "1"], ["1", "1", "x"], ["0", "1", "1"], ["-1", "-1", "1"]])
+def test_what_is_no_mesh_is_refused(sizes: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"mesh|the mesh"):
+        cli.on_mesh(from_config_dict(small_config()), sizes)
+
+
+def test_a_run_is_exported_from_another_mesh() -> None:
+    config = from_config_dict(small_config())
+    assert cli.on_mesh(config, None) == config
+    assert cli.on_mesh(config, ["1", "-1", "2"]).mesh.shape(8) == (1, 4, 2)
+
+
+def test_adapters_of_a_model_that_nobody_has_are_not_exported(tmp_path: pathlib.Path) -> None:
+    config = small_config().unlock()
+    config.model.lora_rank = 2
+    write_json(tmp_path / "config.json", to_plain(from_config_dict(config)))
+    flags.FLAGS.mark_as_parsed()
+    with (
+        flagsaver.flagsaver(workdir=str(tmp_path), out=str(tmp_path / "out"), adapters=True),
+        pytest.raises(ValueError, match="did not begin from a checkpoint"),
+    ):
+        export.main()
+    assert not (tmp_path / "out").exists()

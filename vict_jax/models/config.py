@@ -344,29 +344,3 @@ def _refuse_unsupported(hf: Mapping[str, Any]) -> None:
 
 def _is(value: Any, expected: Any) -> tuple[Any, bool, str]:
     return value, value == expected, repr(expected)
-
-
-# Small models that are trained from scratch: (vocab_size) comes from the tokenizer.
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "micro": {"num_layers": 2, "d_model": 64, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "d_ff": 192},
-    "tiny": {"num_layers": 3, "d_model": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "d_ff": 384},
-    "small": {
-        "num_layers": 6,
-        "d_model": 256,
-        "num_heads": 8,
-        "num_kv_heads": 2,
-        "head_dim": 32,
-        "d_ff": 768,
-    },
-}
-
-
-def preset(name: str, *, vocab_size: int, **overrides: Any) -> ModelConfig:
-    """A configuration of `PRESETS` for a vocabulary; `overrides` replace single fields."""
-    if name not in PRESETS:
-        raise ValueError(f"model preset must be one of {sorted(PRESETS)}, got {name!r}")
-    known = {field.name for field in dataclasses.fields(ModelConfig)}
-    unknown = sorted(set(overrides) - known)
-    if unknown:
-        raise ValueError(f"unknown model settings {unknown}; known: {sorted(known)}")
-    return ModelConfig(vocab_size=vocab_size, **{**PRESETS[name], **overrides})

@@ -32,7 +32,15 @@ from transformers import PreTrainedTokenizerBase
 from vict_jax import sharding
 from vict_jax.models import decoder
 from vict_jax.models.config import ModelConfig, family, from_hf, to_hf
-from vict_jax.models.hf_files import FILE_DTYPES, complete_or_absent, listed, read_json, to_host, write_json
+from vict_jax.models.hf_files import (
+    FILE_DTYPES,
+    complete_or_absent,
+    copy_tokenizer,
+    listed,
+    read_json,
+    to_host,
+    write_json,
+)
 from vict_jax.models.hf_keys import DERIVED, EMBED, HEAD, Slot, key_table
 
 CONFIG = "config.json"
@@ -157,7 +165,7 @@ def export(
     config: ModelConfig,
     params: nnx.State,
     *,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase | pathlib.Path | None,
     generation_config: Mapping[str, Any] | None,
     dtype: str | None = None,
     max_shard_size: int = 5 * 10**9,
@@ -170,8 +178,9 @@ def export(
 
     Args:
       params: as `decoder.init` and `load` return them, wherever they lie.
-      tokenizer, generation_config: saved beside the weights; None leaves them out. The token ids of
-        `generation_config` are written into config.json as well.
+      tokenizer, generation_config: saved beside the weights; None leaves them out. A path is a directory
+        whose tokenizer files are copied as they are. The token ids of `generation_config` are written into
+        config.json as well.
       dtype: precision of the file, one of `DTYPES`; None: that of the parameters.
       max_shard_size: bytes of tensors in a file; a larger model is split, with an index.
       overwrite: replace a directory that is there already.
@@ -208,7 +217,7 @@ def write_directory(
     config: ModelConfig,
     tensor: Callable[[str], np.ndarray],
     *,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase | pathlib.Path | None,
     generation_config: Mapping[str, Any] | None,
     dtype: str,
     max_shard_size: int = 5 * 10**9,
@@ -232,7 +241,9 @@ def write_directory(
         write_json(temporary / CONFIG, hf_config)
         if generation_config is not None:
             write_json(temporary / GENERATION_CONFIG, dict(generation_config))
-        if tokenizer is not None:
+        if isinstance(tokenizer, pathlib.Path):
+            copy_tokenizer(tokenizer, temporary)
+        elif tokenizer is not None:
             tokenizer.save_pretrained(temporary)
 
 

@@ -23,6 +23,18 @@ FILE_DTYPES: Mapping[str, np.dtype] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+# What makes up a tokenizer in a checkpoint directory, where it has them.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 _SHOWN = 5  # keys in an error message
 
 
@@ -86,6 +98,19 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
     """Write an object as an indented JSON file."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def copy_tokenizer(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copy the tokenizer's files of one directory into another, to the bit.
+
+    Raises:
+      FileNotFoundError: there are none.
+    """
+    files = [source / name for name in TOKENIZER_FILES if (source / name).is_file()]
+    if not files:
+        raise FileNotFoundError(f"no tokenizer in {source}: none of {TOKENIZER_FILES}")
+    for file in files:
+        shutil.copyfile(file, target / file.name)
 
 
 def listed(items: Sequence[str]) -> str:

@@ -195,9 +195,13 @@ def stop_table(token_texts: tuple[str, ...], stop_strings: tuple[str, ...], voca
     states = ["", *sorted({s[:n] for s in stop_strings for n in range(1, len(s))})]
     index = {state: i for i, state in enumerate(states)}
     letters = set().union(*stop_strings)
-    table = np.zeros((len(states), vocab_size), np.int32)
+    # A token without text leaves the state as it is.
+    table = np.repeat(np.arange(len(states), dtype=np.int32)[:, None], vocab_size, axis=1)
     for token, text in enumerate(token_texts):
+        if not text:
+            continue
         if letters.isdisjoint(text):
+            table[:, token] = 0
             continue
         for row, state in enumerate(states):
             seen = state + text
