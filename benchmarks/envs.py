@@ -1,10 +1,14 @@
-"""Speed of the household engines: the native one and the original, over the same games and commands.
+"""Speed and memory of the environments.
 
+    python -m benchmarks.envs [--env NAME ...] [--parallel 1 64 256] [--json OUT]
     python -m benchmarks.envs --data-dir DIR [--games 6] [--json OUT]
 
-Needs the games in the official layout and, for the original, `requirements-textworld.txt`. All times are
-CPU times of one process (`time.process_time`), so that a busy machine does not change them much. A step is
-one command with its text, the new list of admissible commands, and the win check.
+The first command measures generated tasks of every built-in environment and engine, see
+`benchmarks.parallel`. The second compares the native household engine with the original over the same real
+games and commands. It needs the games in the official layout and, for the original,
+`requirements-textworld.txt`. All times are CPU times of one process (`time.process_time`), so that a busy
+machine does not change them much. A step of the second is one command with its text, the new list of
+admissible commands, and the win check.
 """
 
 from __future__ import annotations
@@ -18,15 +22,16 @@ import json
 import multiprocessing
 import pathlib
 import random
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks import parallel
 from envs.alfworld.engine import Engine, NativeEngine
 from envs.alfworld.game import Game
 from envs.alfworld.pddl import list_games, load_game, parse_game, read_game_file
+from envs.lookup import BUILT_IN
 
 ENGINES = ("native", "textworld", "textworld, memoised")
 _NATIVE_REPEATS = 30
@@ -77,7 +82,7 @@ def choose_commands(game: Game, steps: int, seed: int) -> list[str]:
 def measure(engine_name: str, paths: Sequence[pathlib.Path], steps: int, seed: int) -> Speed:
     """Measure one engine; call it in a process of its own, because it reports the process's memory."""
     load, reset, engine = _starters(engine_name)
-    baseline = _memory_mb()
+    baseline = parallel.memory_mb()
     loads, resets, played, seconds = [], [], 0, 0.0
     for path in paths:
         commands = choose_commands(load_game(path), steps, seed)
@@ -96,7 +101,7 @@ def measure(engine_name: str, paths: Sequence[pathlib.Path], steps: int, seed: i
         steps_per_second=played / seconds,
         load_ms=1e3 * statistics.median(loads),
         reset_ms=1e3 * statistics.median(resets),
-        memory_mb=_memory_mb() - baseline,
+        memory_mb=parallel.memory_mb() - baseline,
     )
 
 
@@ -138,12 +143,6 @@ def _timed(work: Callable[[], Any]) -> float:
     return time.process_time() - begin
 
 
-def _memory_mb() -> float:
-    """Resident memory of this process; Linux only."""
-    resident_pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return resident_pages * resource.getpagesize() / 2**20
-
-
 def table(speeds: Sequence[Speed]) -> str:
     """The measurements as text, with the ratio to the original."""
     peer = next((speed for speed in speeds if speed.engine == "textworld"), None)
@@ -159,24 +158,46 @@ def table(speeds: Sequence[Speed]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Speed of the household engines.")
-    parser.add_argument("--data-dir", required=True, help="folder with json_2.1.1/")
-    parser.add_argument("--games", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=30, help="steps a game")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    parser.add_argument("--json", type=pathlib.Path, help="where to write the result")
-    options = parser.parse_args(arguments)
+def compare_household(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print the household engines on real games; the result as JSON values."""
     paths = choose_games(options.data_dir, options.games, options.seed)
     speeds = []
     for engine in options.engines:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             speeds.append(pool.apply(measure, (engine, paths, options.steps, options.seed)))
     print(table(speeds))
+    return {"games": [str(path) for path in paths], "engines": [dataclasses.asdict(s) for s in speeds]}
+
+
+def measure_parallel(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print every environment that was asked for; the result as JSON values."""
+    speeds = [
+        parallel.measure_apart(name, engine, count, seconds=options.seconds)
+        for name in options.env
+        for engine in parallel.engines_of(name)
+        for count in options.parallel
+    ]
+    print(parallel.table(speeds))
+    return {"parallel": [dataclasses.asdict(speed) for speed in speeds]}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Speed and memory of the environments.")
+    parser.add_argument("--env", nargs="+", choices=BUILT_IN, default=list(BUILT_IN))
+    parser.add_argument("--parallel", nargs="+", type=int, default=parallel.PARALLEL)
+    parser.add_argument("--seconds", type=float, default=2.0, help="CPU seconds of steps of a measurement")
+    parser.add_argument("--data-dir", help="folder with json_2.1.1/: the household engines on real games")
+    parser.add_argument("--games", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=30, help="steps a game")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--json", type=pathlib.Path, help="where to write the result")
+    options = parser.parse_args(arguments)
+    if min(options.parallel) < 1 or options.seconds <= 0:
+        parser.error(f"--parallel {options.parallel} must be from 1, and --seconds {options.seconds} above 0")
+    result = compare_household(options) if options.data_dir else measure_parallel(options)
     if options.json:
-        result = {"games": [str(path) for path in paths], "engines": [dataclasses.asdict(s) for s in speeds]}
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
