@@ -8,13 +8,15 @@ import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from envs.base import Task
 from envs.pool import EnvPool
 from envs.search_qa import domain, generator, importer
 from envs.search_qa.data import Question
 from envs.search_qa.domain import DOMAIN, SearchQaEnv, SearchQaOptions
-from envs.search_qa.protocol import CORRECTION
+from envs.search_qa.protocol import CORRECTION, TAGS
 from vict_jax.rollout.collector import demonstrations
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.tokenizer import Codec, train_tokenizer
@@ -52,6 +54,17 @@ def test_a_malformed_reply_gets_the_correction_of_the_benchmark(reply):
     result = env.step(reply)
     assert result.observation.text == CORRECTION
     assert (result.done, result.info["valid"]) == (False, False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([*TAGS, " ", "\n", ASKED.facts[0], ASKED.answers[0], "\x00"]), max_size=9))
+def test_every_answer_is_a_text_of_the_benchmark(pieces):
+    env, _ = start()
+    result = env.step("".join(pieces))
+    text = result.observation.text
+    searched = text.startswith("\n\n<information>") and text.endswith("</information>\n\n")
+    assert text == CORRECTION or (text == "" and result.done) or searched
+    assert text.count("<information>") == text.count("</information>") == int(searched)
 
 
 @pytest.mark.parametrize("turns", [1, 4])
