@@ -345,7 +345,8 @@ def _finalised(spec: Spec, before: Moment, after: Moment, step: Step) -> frozens
     """Atoms that a step finalises.
 
     A call that writes finalises the fields that it wrote, all fields of an order whose status it set, and
-    what the policy asks of it. The end finalises what the score reads and no call before has written.
+    what the policy asks of it. Of what the score reads, the end finalises what no call before has written and
+    what could still have been put right.
     """
     found: set[str] = set()
     if step.diff:
@@ -360,7 +361,8 @@ def _finalised(spec: Spec, before: Moment, after: Moment, step: Step) -> frozens
     if step.outcome.done:
         scored = {atom.id for atom, read in zip(spec.atoms, spec.required, strict=True) if read}
         said = {id_ for id_ in scored if id_.startswith("said:") and after.status[id_] is Status.SATISFIED}
-        found |= scored - before.settled - said
+        mendable = {id_ for id_ in scored if after.status[id_] is Status.UNSATISFIED}
+        found |= (scored - before.settled - said) | mendable
     return frozenset(found)
 
 

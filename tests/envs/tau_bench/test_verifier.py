@@ -96,7 +96,7 @@ def test_an_unwanted_write_violates_the_frame() -> None:
     assert status(rollout)["unchanged:orders"] is VIOLATED
     # A balance can be spent again.
     assert status(rollout)["unchanged:users"] is UNSAT
-    assert committed(rollout, 1) == {"ended"}
+    assert committed(rollout, 1) == {"ended", "unchanged:users"}
     for atom in ("identified", "confirmed"):
         assert trace(rollout, atom) == [SAT, VIOLATED, VIOLATED]
 
