@@ -56,11 +56,11 @@ class Truth:
 
     Attributes:
       records: those that differ from the base at the end.
-      writes: for each call, the fields it changed.
+      writes: for each call, the fields it changed, and the lengths that those have then which are lists.
     """
 
     records: Records
-    writes: tuple[frozenset[Place], ...]
+    writes: tuple[Mapping[Place, int], ...]
 
 
 def replay(bench: Bench, task: TaskSpec) -> Truth:
@@ -72,7 +72,9 @@ def replay(bench: Bench, task: TaskSpec) -> Truth:
         changes = database.take_changes()
         # Of a record that is empty as a whole there is no field to name.
         places = {(str(p[0]), str(p[1]), str(p[2])) for p, _, _ in changes if len(p) > 2}
-        writes.append(frozenset(places))
+        records = database.records()
+        values = {place: records[place[:2]].get(place[2]) for place in places}
+        writes.append({p: len(v) if isinstance(v, list) else 0 for p, v in values.items()})
     return Truth(database.records(), tuple(writes))
 
 

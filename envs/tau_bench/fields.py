@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envs.base import Status
@@ -44,7 +44,8 @@ _REWRITABLE: Mapping[str, frozenset[str]] = {
 class Field:
     """A field of a record, its value at the start and the one that it must have at the end.
 
-    Either may be `MISSING`.
+    Either may be `MISSING`. Of a list that grows in several steps, a field is one of its stretches: the
+    entries from `start` to `stop` (None: all the rest).
     """
 
     table: str
@@ -52,6 +53,27 @@ class Field:
     name: str
     before: Any
     wanted: Any
+    start: int = 0
+    stop: int | None = None
+
+    def cut(self, value: Any) -> Any:
+        """What the field is about, of the value that the record has."""
+        return value[self.start : self.stop] if isinstance(value, list) else value
+
+    def ends_at(self, length: int) -> bool:
+        """Whether a list of that length ends inside the stretch; anything does for other fields."""
+        return not self.grows or (self.start < length and (self.stop is None or length <= self.stop))
+
+    def stretches(self, stops: Sequence[int]) -> Iterator[Field]:
+        """The stretches of a list whose ends are `stops`, the last of which is open."""
+        for start, stop in zip((0, *stops[:-1]), (*stops[:-1], None), strict=True):
+            part = dataclasses.replace(self, start=start, stop=stop)
+            yield dataclasses.replace(part, before=part.cut(self.before), wanted=part.cut(self.wanted))
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is a list to which entries are only added."""
+        return self.name in _GROWING
 
     @property
     def rewritable(self) -> bool:
@@ -59,13 +81,17 @@ class Field:
         return self.name in _REWRITABLE.get(self.table, ())
 
     def verdict(self, now: Any) -> Status:
-        """SATISFIED, UNSATISFIED if it can still become right, else VIOLATED: in order of badness."""
+        """SATISFIED, UNSATISFIED if it can still become right, else VIOLATED: in order of badness.
+
+        Args:
+          now: its value, see `cut`.
+        """
         text = value_text(now)
         if text == value_text(self.wanted):
             return Status.SATISFIED
         if text == value_text(self.before):
             return Status.UNSATISFIED
-        if self.name in _GROWING:
+        if self.grows:
             return Status.UNSATISFIED if _begins(self.wanted, now) else Status.VIOLATED
         return Status.UNSATISFIED if self.rewritable else Status.VIOLATED
 

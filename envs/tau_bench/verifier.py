@@ -113,7 +113,7 @@ def specify(bench: Bench, task: TaskSpec, score: str = ORIGINAL) -> Spec:
         raise ValueError(f"score={score!r} is not one of {SCORES}")
     truth = evidence.replay(bench, task)
     needs = evidence.needs(bench, task, truth)
-    fields = _changed_fields(bench, truth.records)
+    fields = _changed_fields(bench, truth)
     fields_atoms = tuple(_field_atoms(fields, truth, needs))
     frames = ("orders", "users") if bench.domain == "retail" else ("reservations", "users")
     # A core that does not hold all takes the first, so what an agent did comes before what it left alone.
@@ -139,13 +139,20 @@ def specify(bench: Bench, task: TaskSpec, score: str = ORIGINAL) -> Spec:
     )
 
 
-def _changed_fields(bench: Bench, records: Records) -> dict[str, tuple[Field, ...]]:
+def _changed_fields(bench: Bench, truth: evidence.Truth) -> dict[str, tuple[Field, ...]]:
+    """Atom id -> its fields. A list that several calls add to is as many atoms."""
     groups: dict[str, list[Field]] = {}
-    for (table, key), record in records.items():
+    for (table, key), record in truth.records.items():
         changed = {group(field) for field in differing(bench, table, key, record)}
         for field in fields_of(bench, table, key, record):
-            if group(field) in changed:
-                groups.setdefault(f"{group(field)}:{key}", []).append(field)
+            if group(field) not in changed:
+                continue
+            place = (table, key, field.name)
+            stops = sorted({lengths[place] for lengths in truth.writes if place in lengths})
+            parts = field.stretches(stops) if field.grows and stops else (field,)
+            for n, part in enumerate(parts, start=1):
+                id_ = f"{group(field)}:{key}" if n == 1 else f"{group(field)} {n}:{key}"
+                groups.setdefault(id_, []).append(part)
     return {id_: tuple(fields) for id_, fields in groups.items()}
 
 
@@ -154,15 +161,20 @@ def _field_atoms(
 ) -> Iterator[Atom]:
     for id_, parts in fields.items():
         table, names = parts[0].table, [part.name for part in parts]
-        places = {(table, part.key, part.name) for part in parts}
         yield Atom(
             id=id_,
-            family=f"{table}.{id_.partition(':')[0]}",
+            family=f"{table}.{group(parts[0])}",
             variables=(id_,),
-            requires=tuple(need.atom for need in needs if places & truth.writes[need.call]),
+            requires=tuple(need.atom for need in needs if _writes(truth.writes[need.call], parts)),
             irreversible=not all(part.rewritable for part in parts),
             source=f"calculate_reward: {', '.join(names)} in {table} after the actions",
         )
+
+
+def _writes(lengths: Mapping[evidence.Place, int], parts: Sequence[Field]) -> bool:
+    """Whether a call of the ground truth wrote one of the fields, or its stretch of a list."""
+    written = ((part, lengths.get((part.table, part.key, part.name))) for part in parts)
+    return any(length is not None and part.ends_at(length) for part, length in written)
 
 
 def _support_atoms(domain: str, needs: Sequence[Need], score: str) -> Iterator[Atom]:
@@ -295,7 +307,7 @@ def _judge_database(spec: Spec, records: Records) -> tuple[dict[str, str], dict[
 
 def _value(spec: Spec, records: Records, field: Field) -> Any:
     record = records.get((field.table, field.key), spec.bench.database[field.table].get(field.key, {}))
-    return record.get(field.name, MISSING)
+    return field.cut(record.get(field.name, MISSING))
 
 
 def _text(values: Iterable[Any]) -> str:

@@ -115,9 +115,24 @@ def test_a_payment_history_that_went_elsewhere_is_violated() -> None:
     pay = Call("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "paypal_1"})
     rollout = retail([pay, shop.CANCEL], [pay, shop.CANCEL, DONE])
     assert rollout.score == 1
-    assert trace(rollout, "payments:#W1") == [UNSAT, UNSAT, SAT, SAT]
+    assert trace(rollout, "payments:#W1") == [UNSAT, SAT, SAT, SAT]
+    assert trace(rollout, "payments 2:#W1") == [UNSAT, UNSAT, SAT, SAT]
     other = retail([pay, shop.CANCEL], [shop.CANCEL, DONE])
     assert trace(other, "payments:#W1") == [UNSAT, VIOLATED, VIOLATED]
+
+
+def test_a_list_that_two_calls_add_to_is_two_atoms() -> None:
+    pay = Call("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "paypal_1"})
+    half = retail([pay, shop.CANCEL], [shop.READ, pay, DONE])
+    assert trace(half, "payments:#W1") == [UNSAT, UNSAT, SAT, SAT]
+    assert trace(half, "payments 2:#W1") == [UNSAT] * 4
+    assert half.record is not None
+    requires = {atom.id: atom.requires for atom in half.record.atoms}
+    assert requires["payments:#W1"] == ("known:1",)
+    assert requires["payments 2:#W1"] == ("known:2",)
+    # The first call is not to blame for what the second should have added; the end is.
+    assert "payments 2:#W1" not in committed(half, 1)
+    assert "payments 2:#W1" in committed(half, 2)
 
 
 def test_a_group_is_judged_whole() -> None:
