@@ -18,10 +18,9 @@ from typing import Any
 from envs.webshop import wares
 from envs.webshop.raw import RawData
 
-MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 8999
+MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 9000
 LONG_TITLES = 0.3
 MOST_ASKED = 3  # attributes of a synthetic goal
-_FIRST_ASIN = 1000
 _RANGE_PRICES = 0.3  # of products with options
 _HIDDEN = 0.1  # of products: an attribute that the search cannot find
 _JOINED = 0.01  # of colours
@@ -58,7 +57,8 @@ def generate(
     if not 1 <= title_attributes <= MOST_ASKED:
         raise ValueError(f"title_attributes={title_attributes} must be from 1 to {MOST_ASKED}")
     rng = random.Random(f"webshop/{products}/{seed}")
-    numbers = rng.sample(range(_FIRST_ASIN, _FIRST_ASIN + MAX_PRODUCTS), products)
+    first = 100 if products <= 900 else 1000  # the fewest digits that are enough
+    numbers = rng.sample(range(first, 10 * first), products)
     made = [
         _product(wares.KINDS[i % len(wares.KINDS)], str(number), rng, long_titles, title_attributes)
         for i, number in enumerate(numbers)
