@@ -1,4 +1,4 @@
-"""Customers: who the agent talks to. A scripted one here; `envs.tau_bench.endpoint` has language models.
+"""Customers: who the agent talks to: a scripted one, a logged one, or a language model.
 
 The scripted customer is deterministic and needs no model. It says what it wants, identifies itself when
 asked, agrees with `yes` to a proposal that states one of its wishes in full and nothing else of the same
@@ -10,13 +10,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from envs.endpoint import Endpoint, EndpointError, Sleep, complete
 from envs.tau_bench.data import Call
 from envs.tau_bench.session import STOP
 
 YES, NO = "yes", "no"
+GREETING = "Hi! How can I help you today?"
+_ROLE = """You play a customer who talks to the agent of a company. What you want:
+
+{instruction}
+
+- Write one short message at a time, as the customer would.
+- Tell only what is needed now, not everything at once.
+- If you are asked for something that is not told above, say that you do not know it; never make it up.
+- Say it in your own words and keep the character that is described.
+- When all that you want is done, or cannot be done, answer with ###STOP### and nothing else. While you still
+  have to confirm something, confirm it and do not stop."""
 _TOKEN = re.compile(r"#?\w+(?:[.@+-]\w+)*")
 _WHO = re.compile(r"\b(who|name|zip|e-?mail|user id|identif\w*|verif\w*|authenticat\w*)\b", re.IGNORECASE)
 _AGREES = re.compile(
@@ -102,6 +115,41 @@ class LoggedCustomer:
         """See `Customer.step`; the content is not read."""
         self._next += 1
         return self._messages[self._next - 1] if self._next <= len(self._messages) else STOP
+
+
+class CustomerError(Exception):
+    """The endpoint gave no answer. An environment that raises it loses the episode, nothing else."""
+
+
+class EndpointCustomer:
+    """A language model, one conversation after another; implements `session.Customer`.
+
+    Args:
+      endpoint: where the model is.
+      sleep: waits between attempts (seconds).
+    """
+
+    def __init__(self, endpoint: Endpoint, sleep: Sleep = time.sleep) -> None:
+        self._endpoint = endpoint
+        self._sleep = sleep
+        self._messages: list[dict[str, str]] = []
+
+    def reset(self, instruction: str) -> str:
+        """See `Customer.reset`. Raises CustomerError."""
+        self._messages = [{"role": "system", "content": _ROLE.format(instruction=instruction)}]
+        return self.step(GREETING)
+
+    def step(self, content: str) -> str:
+        """See `Customer.step`. Raises CustomerError."""
+        self._messages.append({"role": "user", "content": content})
+        try:
+            answer = complete(self._endpoint, self._messages, sleep=self._sleep).text
+        except EndpointError as error:
+            raise CustomerError(str(error)) from error
+        if not answer:
+            raise CustomerError("the customer's answer has no text")
+        self._messages.append({"role": "assistant", "content": answer})
+        return answer
 
 
 def states(said: set[str], wish: Call) -> bool:

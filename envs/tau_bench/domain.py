@@ -12,11 +12,11 @@ import random
 from collections.abc import Mapping, Sequence
 
 from envs.base import Domain, Observation, StepResult, Task, VerifierRecord
+from envs.endpoint import Endpoint
 from envs.tau_bench import conduct, data, expert, generator, moves, plan, verifier
 from envs.tau_bench.action import SAY, Malformed, Style, class_name, parameters, parse, write
-from envs.tau_bench.customer import Script, ScriptedCustomer
+from envs.tau_bench.customer import EndpointCustomer, Script, ScriptedCustomer
 from envs.tau_bench.data import Bench, Call, TaskSpec
-from envs.tau_bench.endpoint import Endpoint, EndpointCustomer
 from envs.tau_bench.scenario import Scenario
 from envs.tau_bench.session import Customer, Session
 from envs.tau_bench.tools import TOOLS
@@ -48,7 +48,7 @@ class TauBenchOptions:
         before a change.
       customer: `scripted`, or `endpoint` for a language model.
       base_url, model, key_variable, temperature, request_timeout_s, retries, cache_dir: of the endpoint, see
-        `endpoint.Endpoint`.
+        `envs.endpoint.Endpoint`.
     """
 
     domain: str = "retail"
