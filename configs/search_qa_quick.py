@@ -15,14 +15,16 @@ def get_config() -> ml_collections.ConfigDict:
     config = default_config("search_qa")
     config.env.update(num_train=6000, num_valid=192, topk=2, prompt="question")
     config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
-    config.model.update(vocab_size=640, scan_layers=False)
-    config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
-    config.rollout.update(max_context=288, max_new_tokens=16, rows=128)
-    config.warm_start.update(tasks=5000, epochs=1, rows_per_batch=4, micro_rows=4)
+    config.model.update(vocab_size=896, scan_layers=False)
+    # The whole reply is the action, as in Search-R1: it ends with the block that says what to do.
+    config.rollout.update(context="append", template="plain", reply="raw", list_admissible=False)
+    config.rollout.stop_strings = ("</search>", "</answer>")
+    config.rollout.update(max_context=256, max_new_tokens=12, rows=128)
+    config.warm_start.update(tasks=3500, epochs=1, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=50, weight_decay=0.1)
-    config.train.update(updates=40, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
+    config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
     config.ppo.update(minibatches=4, micro_rows=8)
-    config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
+    config.optimizer.update(learning_rate=2e-4, warmup_steps=5)
     config.credit.center = "mean"
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
     return config.lock()

@@ -27,8 +27,6 @@ def get_config() -> ml_collections.ConfigDict:
     config = search_qa_quick.get_config().unlock()
     config.env.data_dir = os.environ.get("SEARCH_QA_DATA", "data/search_qa")
     config.env.update(topk=3, max_turns=2, max_information=600)
-    # The whole reply is the action, as in Search-R1: it ends with the block that says what to do.
-    config.rollout.update(reply="raw", stop_strings=("</search>", "</answer>"))
     config.rollout.update(max_context=1024, max_new_tokens=96, rows=32)
     config.model.vocab_size = 2048
     config.warm_start.tasks = 200

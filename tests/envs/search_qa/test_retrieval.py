@@ -9,7 +9,6 @@ import json
 import math
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -18,6 +17,7 @@ from envs.search_qa import retrieval, server
 from envs.search_qa.data import Passage, read_passages, read_rows
 from envs.search_qa.generator import make_world
 from envs.search_qa.retrieval import Bm25Retriever, HttpRetriever, RecordedRetriever, RetrievalError, words_of
+from tests.envs.search_qa.serving import running
 
 PASSAGES = make_world(0).passages
 
@@ -86,18 +86,6 @@ def test_jax_stays_usable():
     Bm25Retriever(PASSAGES)
     assert jnp.arange(3).sum() == 3
     assert sys.modules["jax"] is not None
-
-
-@contextlib.contextmanager
-def running(httpd):
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}{server.PATH}"
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from envs.base import Task
 from envs.pool import EnvPool
 from envs.search_qa import domain, generator, importer
-from envs.search_qa.data import Question
+from envs.search_qa.data import Passage, Question, corpus_files, read_passages
 from envs.search_qa.domain import DOMAIN, SearchQaEnv, SearchQaOptions
 from envs.search_qa.protocol import CORRECTION, TAGS
+from envs.search_qa.retrieval import Bm25Retriever, RetrievalError
+from envs.search_qa.server import RetrievalServer
+from tests.envs.search_qa.serving import running
 from vict_jax.rollout.collector import demonstrations
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.tokenizer import Codec, train_tokenizer
@@ -277,14 +280,35 @@ def test_passages_are_never_trained():
 
 
 def test_a_dead_retrieval_server_is_an_error_and_no_empty_search(folder):
-    from envs.search_qa.retrieval import RetrievalError
-
     options = {"retriever": "http", "retriever_url": "http://127.0.0.1:9/retrieve", "retries": 0}
     env, _ = start(data_dir=str(folder), **options)
     with pytest.raises(RetrievalError, match="gave no passages"):
         env.step(SEARCH)
     arguments = ["--retriever", "http", "--retriever-url", options["retriever_url"]]
     assert importer.main(["--data-dir", str(folder), *arguments]) == 1
+
+
+def test_search_over_http_plays_like_search_in_process(folder, capsys):
+    passages = [p for path in corpus_files(folder) for p in read_passages(path)]
+    with running(RetrievalServer(("127.0.0.1", 0), Bm25Retriever(passages))) as url:
+        http = SearchQaOptions(data_dir=str(folder), retriever="http", retriever_url=url)
+        here = SearchQaOptions(data_dir=str(folder))
+        task = domain.tasks(http, "train")[0]
+        envs = [SearchQaEnv(options) for options in (http, here)]
+        for env in envs:
+            env.reset(task)
+        action = envs[1].expert_action()
+        texts = [env.step(action).observation.text for env in envs]
+        assert "Doc 1(Title: " in texts[0]
+        assert texts[0] == texts[1]
+        arguments = ["--retriever", "http", "--retriever-url", url, "--topk", "1"]
+        assert importer.main(["--data-dir", str(folder), *arguments]) == 1  # France is in no world
+        assert "gives 0 passages, topk=1 were asked for" in capsys.readouterr().out
+    paris = Bm25Retriever([Passage("1", "Paris\nthe capital of France")])
+    with running(RetrievalServer(("127.0.0.1", 0), paris)) as url:
+        arguments = ["--retriever", "http", "--retriever-url", url, "--topk", "1"]
+        assert importer.main(["--data-dir", str(folder), *arguments]) == 0
+        assert "for the capital of France it finds Paris" in capsys.readouterr().out
 
 
 def test_recorded_searches_play(shared_dir):
