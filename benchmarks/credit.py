@@ -104,6 +104,8 @@ def batch(rollouts: int, *, atoms: int = ATOMS, steps: int = STEPS, seed: int = 
         rollout_mask=np.ones((g, n), bool),
         state_id=rng.integers(1, 40, (g, n, t + 1)).astype(np.int32),
         action_id=rng.integers(1, 40, (g, n, t)).astype(np.int32),
+        penalty=np.zeros((g, n, t), np.float32),
+        value=np.zeros((g, n, t), np.float32),
     )
     return CreditInputs(**arrays)
 

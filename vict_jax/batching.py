@@ -220,6 +220,8 @@ _ROLLOUT_FIELDS = {
     "rollout_mask": (np.bool_, ""),
     "state_id": (np.int32, "S"),
     "action_id": (np.int32, "T"),
+    "penalty": (np.float32, "T"),
+    "value": (np.float32, "T"),
 }
 
 
@@ -289,7 +291,8 @@ def credit_inputs(
     """Pad the rollouts of an update into one `CreditInputs` of NumPy arrays.
 
     Sizes are fixed by `domain.max_atoms`, `domain.max_variables`, `max_steps` and `group_size`. Lost
-    rollouts keep their place under `rollout_mask` False. Identifiers are 0 beyond the last observation.
+    rollouts keep their place under `rollout_mask` False. Identifiers are 0 beyond the last observation;
+    penalties and values are 0 throughout.
 
     Args:
       groups: G groups of `group_size` rollouts of one task each, lost ones included.

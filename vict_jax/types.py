@@ -76,6 +76,9 @@ class CreditInputs:
       rollout_mask: bool[G, N], real rollouts (False: padding, or lost to an environment error).
       state_id: i32[G, N, T+1], hash of the raw observation.
       action_id: i32[G, N, T], hash of the action text.
+      penalty: f32[G, N, T], what is taken off the reward at each step: for the form of the reply, its length,
+        its divergence from the reference policy. 0 where nothing is. Never part of `score`.
+      value: f32[G, N, T], a critic's value before each action; 0 for methods that do not need it.
     """
 
     score: jax.Array
@@ -97,6 +100,8 @@ class CreditInputs:
     rollout_mask: jax.Array
     state_id: jax.Array
     action_id: jax.Array
+    penalty: jax.Array
+    value: jax.Array
 
 
 @pytree
@@ -135,6 +140,7 @@ class CreditOutput:
       lambda_: f32[], scale of the correction. clip: f32[], its bound c.
       diagnostics: f32[] each, by name.
       proofs: None for methods that have none.
+      value_target: f32[G, N, T], what the critic is to learn at each step; None for methods without one.
     """
 
     advantages: jax.Array
@@ -144,6 +150,7 @@ class CreditOutput:
     clip: jax.Array
     diagnostics: Mapping[str, jax.Array]
     proofs: Proofs | None
+    value_target: jax.Array | None = None
 
 
 @pytree

@@ -176,6 +176,8 @@ def group(
         rollout_mask=np.ones(len(rollouts), bool),
         state_id=np.zeros((len(rollouts), steps + 1), np.int32),
         action_id=np.zeros((len(rollouts), steps), np.int32),
+        penalty=np.zeros((len(rollouts), steps), np.float32),
+        value=np.zeros((len(rollouts), steps), np.float32),
     )
     return jax.tree.map(lambda x: jnp.asarray(x)[None], one)
 
@@ -243,6 +245,8 @@ def random_inputs(
         rollout_mask=(rng.random((g, n)) < 0.9) & ((rng.random((g, 1)) < 0.9) | (np.arange(n) == 0)),
         state_id=np.zeros((g, n, t + 1), np.int32),
         action_id=rng.integers(1, 2**31, (g, n, t)).astype(np.int32),
+        penalty=np.zeros((g, n, t), np.float32),
+        value=np.zeros((g, n, t), np.float32),
     )
     last = np.take_along_axis(status, length[..., None, None], axis=2)[:, :, 0]
     _make_mostly_consistent(rng, status, length, last, order)
@@ -309,6 +313,8 @@ def pad(
         "rollout_mask": "gn",
         "state_id": "gns",
         "action_id": "gnt",
+        "penalty": "gnt",
+        "value": "gnt",
     }
 
     def extend(array: Any, names: str, *, promised: bool = False) -> np.ndarray:

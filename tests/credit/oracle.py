@@ -28,7 +28,7 @@ def base_advantages(scores: list[float], base: str, eps: float) -> tuple[list[fl
     n = len(scores)
     mean = sum(scores) / n if n else 0.0
     variance = sum((r - mean) ** 2 for r in scores) / (n - 1) if n > 1 else 0.0
-    scale = math.sqrt(variance) + eps if base == "grpo" else 1.0
+    scale = 1.0 if base in ("rloo", "dr_grpo") else math.sqrt(variance) + eps
     if n < 2 or len(set(scores)) == 1:
         return [0.0] * n, scale
     if base == "rloo":

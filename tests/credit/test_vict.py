@@ -279,7 +279,7 @@ def test_composition_takes_lambda_and_c_from_the_other_method_and_q_from_the_out
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"base": "gae"}, r"base='gae' is not allowed: one of \['dr_grpo', 'grpo', 'rloo'\]"),
+        ({"base": "gae"}, r"base='gae' is not allowed: one of \['dr_grpo', 'grpo', 'grpo_rows', "),
         ({"core": "all"}, "core='all'"),
         ({"marginals": "signed"}, "marginals='signed'"),
         ({"scale": "var"}, "scale='var'"),

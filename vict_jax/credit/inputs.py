@@ -27,6 +27,8 @@ _AXES = {
     "rollout_mask": ("GN", jnp.bool_),
     "state_id": ("GNS", jnp.int32),
     "action_id": ("GNT", jnp.int32),
+    "penalty": ("GNT", jnp.float32),
+    "value": ("GNT", jnp.float32),
 }
 
 

@@ -28,6 +28,27 @@ def masked_std(x: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.sqrt(ordered_sum(jnp.square(deviation)) / jnp.maximum(jnp.sum(mask) - 1, 1))
 
 
+def weighted_mean_std(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and standard deviation, f32[] each, of x f32[..., K], in which x_k counts `weight` f32[..., K] times.
+
+    With W the sum of the weights, the denominator of the variance is W - 1 (at least 1): the n - 1 of
+    `masked_std` where the weights are 1. Entries of weight 0 may be anything. 0 and 0 when W is 0.
+    """
+
+    def total(x: jax.Array) -> jax.Array:
+        for _ in range(
+            x.ndim
+        ):  # axis by axis from the last, so that padding along any of them changes no bit
+            x = ordered_sum(jnp.moveaxis(x, -1, 0))
+        return x
+
+    counted = weight > 0
+    count = total(weight)
+    mean = total(jnp.where(counted, x, 0.0) * weight) / jnp.where(count > 0, count, 1.0)
+    squares = total(jnp.square(jnp.where(counted, x - mean, 0.0)) * weight)
+    return mean, jnp.sqrt(squares / jnp.maximum(count - 1, 1.0))
+
+
 def _order_statistic(x: jax.Array, mask: jax.Array, rank: jax.Array) -> jax.Array:
     """Entry number `rank` (i32[], from 0) of the selected entries of x f32[K] in increasing order, f32[].
 

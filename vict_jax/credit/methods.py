@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from vict_jax.credit import controls
+from vict_jax.credit.gae import gae
 from vict_jax.credit.options import VictOptions
 from vict_jax.credit.rules import VICT, Rule
 from vict_jax.credit.vict import correct_outcome, outcome_only
@@ -28,10 +29,14 @@ class CreditMethod:
     Attributes:
       rule: corrects the outcome advantage; None for a method without corrections.
       base: outcome advantage in place of `options.base`; only without a rule.
+      estimator: `(inputs, options) -> CreditOutput`, in place of an outcome advantage; only without a rule.
+      needs: fields of `CreditInputs` that a model makes ("value"); the training loop fills these in.
     """
 
     rule: Rule | None
     base: str | None = None
+    estimator: Callable[[CreditInputs, VictOptions], CreditOutput] | None = None
+    needs: frozenset[str] = frozenset()
 
     @property
     def claim(self) -> Claim:
@@ -51,6 +56,11 @@ METHODS: Mapping[str, CreditMethod] = {
     "grpo": CreditMethod(None, base="grpo"),
     "rloo": CreditMethod(None, base="rloo"),
     "dr_grpo": CreditMethod(None, base="dr_grpo"),
+    "grpo_rows": CreditMethod(None, base="grpo_rows"),
+    "reinforce_pp": CreditMethod(None, base="reinforce_pp"),
+    "reinforce_pp_rows": CreditMethod(None, base="reinforce_pp_rows"),
+    "reinforce_pp_baseline": CreditMethod(None, base="reinforce_pp_baseline"),
+    "gae": CreditMethod(None, estimator=gae, needs=frozenset({"value"})),
     "dense": CreditMethod(controls.DENSE),
     "no_core": CreditMethod(controls.NO_CORE),
     "no_proof": CreditMethod(controls.NO_PROOF),
@@ -72,7 +82,9 @@ def run_methods(
     corrected = correct_outcome(list(rules.values()), inputs, aggregate, options) if rules else []
     outputs = dict(zip(rules, corrected, strict=True))
     for name, method in methods.items():
-        if method.rule is None:
+        if method.estimator is not None:
+            outputs[name] = method.estimator(inputs, options)
+        elif method.rule is None:
             base = method.base or options.base
             outputs[name] = outcome_only(inputs, dataclasses.replace(options, base=base))
     return {name: outputs[name] for name in methods}

@@ -32,6 +32,8 @@ class VictOptions:
       smoothing: added to an atom's total edge weight.
       clip_quantile: quantile of |A_base| that bounds A_vict (paper: 0.95).
       eps: added to standard deviations, scales and medians that are divided by.
+      discount: gamma, of returns-to-go and of `gae`. Outcome estimators of a group do not discount.
+      gae_lambda: lambda of `gae`. whiten: divide its advantages by their spread over the batch.
       proximity_decay: of the control `no_proof`, the weight an action loses with each step of distance.
       seed: of the control `random_edges`.
     """
@@ -48,6 +50,9 @@ class VictOptions:
     smoothing: float = 1e-6
     clip_quantile: float = 0.95
     eps: float = 1e-6
+    discount: float = 1.0
+    gae_lambda: float = 0.95
+    whiten: bool = True
     proximity_decay: float = 0.9
     seed: int = 0
 
@@ -67,6 +72,8 @@ class VictOptions:
             _require(0 <= value < float("inf"), name, value, "a finite number, 0 or more")
         _require(0 < self.eps < float("inf"), "eps", self.eps, "a finite number above 0")
         _require(0 <= self.clip_quantile <= 1, "clip_quantile", self.clip_quantile, "within [0, 1]")
+        for name in ("discount", "gae_lambda"):
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "within [0, 1]")
         _require(self.budget >= 1, "budget", self.budget, "1 or more")
         _require(0 < self.proximity_decay <= 1, "proximity_decay", self.proximity_decay, "above 0, at most 1")
         _require(0 <= self.seed < 2**31, "seed", self.seed, "within [0, 2**31)")

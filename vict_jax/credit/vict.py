@@ -8,12 +8,12 @@ equation numbers are the paper's, readings and defaults are on the method page (
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from vict_jax.credit.base import BASES
+from vict_jax.credit.base import BASES, Outcome, returns_of
 from vict_jax.credit.correction import scale_and_clip
 from vict_jax.credit.diagnostics import control_diagnostics, outcome_diagnostics, proof_diagnostics
 from vict_jax.credit.inputs import check_inputs, real_steps
@@ -22,10 +22,41 @@ from vict_jax.credit.rules import VICT, GroupCredit, Rule, credit_group, views
 from vict_jax.types import Aggregate, CreditInputs, CreditOutput, Proofs
 
 
+def estimate_outcome(inputs: CreditInputs, options: VictOptions) -> Outcome:
+    """Advantages of `options.base`, of rollouts and of steps."""
+    return BASES[options.base](returns_of(inputs, discount=options.discount), eps=options.eps)
+
+
 def outcome_advantages(inputs: CreditInputs, options: VictOptions) -> tuple[jax.Array, jax.Array]:
     """A_base f32[G, N] of `options.base`, and the scale s_R f32[G] it divided by."""
-    base = BASES[options.base]
-    return jax.vmap(lambda score, mask: base(score, mask, eps=options.eps))(inputs.score, inputs.rollout_mask)
+    outcome = estimate_outcome(inputs, options)
+    return outcome.advantage, outcome.scale
+
+
+def uncorrected(
+    inputs: CreditInputs,
+    steps: jax.Array,
+    diagnostics: Mapping[str, jax.Array],
+    *,
+    value_target: jax.Array | None = None,
+) -> CreditOutput:
+    """The output of a method without corrections or proofs.
+
+    Args:
+      steps: f32[G, N, T], its advantages; anything on padding.
+      value_target: f32[G, N, T], what a critic is to learn; None for methods without one.
+    """
+    base = jnp.where(real_steps(inputs), steps, 0.0)
+    return CreditOutput(
+        advantages=base,
+        base=base,
+        correction=jnp.zeros_like(base),
+        lambda_=jnp.float32(0.0),
+        clip=jnp.float32(0.0),
+        diagnostics=diagnostics,
+        proofs=None,
+        value_target=value_target,
+    )
 
 
 def _proofs(credit: GroupCredit) -> Proofs:
@@ -155,9 +186,16 @@ def correct_outcome(
       ValueError: a field of `inputs` has a wrong shape or type.
     """
     check_inputs(inputs)
-    outcome, scale = outcome_advantages(inputs, options)
-    steps = jnp.broadcast_to(outcome[..., None], inputs.step_mask.shape)
-    return apply_rules(rules, inputs, aggregate, options, step_advantages=steps, outcome=outcome, scale=scale)
+    outcome = estimate_outcome(inputs, options)
+    return apply_rules(
+        rules,
+        inputs,
+        aggregate,
+        options,
+        step_advantages=outcome.steps,
+        outcome=outcome.advantage,
+        scale=outcome.scale,
+    )
 
 
 def vict(inputs: CreditInputs, aggregate: Aggregate, options: VictOptions) -> CreditOutput:
@@ -176,14 +214,5 @@ def outcome_only(inputs: CreditInputs, options: VictOptions) -> CreditOutput:
       ValueError: a field of `inputs` has a wrong shape or type.
     """
     check_inputs(inputs)
-    outcome, _ = outcome_advantages(inputs, options)
-    base = jnp.where(real_steps(inputs), outcome[..., None], 0.0)
-    return CreditOutput(
-        advantages=base,
-        base=base,
-        correction=jnp.zeros_like(base),
-        lambda_=jnp.float32(0.0),
-        clip=jnp.float32(0.0),
-        diagnostics=outcome_diagnostics(inputs, outcome),
-        proofs=None,
-    )
+    outcome = estimate_outcome(inputs, options)
+    return uncorrected(inputs, outcome.steps, outcome_diagnostics(inputs, outcome.advantage))
