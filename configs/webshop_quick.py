@@ -20,7 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(vocab_size=2048, scan_layers=False)
     config.rollout.update(context="append", template="plain", reply="line", list_admissible=False)
     config.rollout.update(max_context=264, max_new_tokens=22, rows=128)
-    config.warm_start.update(tasks=2200, epochs=5, rows_per_batch=4, micro_rows=4)
+    config.warm_start.update(tasks=2160, epochs=5, rows_per_batch=4, micro_rows=4)
     config.warm_start.update(tokens="everything", learning_rate=2e-3, warmup_steps=50, weight_decay=0.1)
     config.train.update(updates=20, groups=8, rollouts=16, eval_every=10, checkpoint_every=10)
     config.ppo.update(minibatches=4, micro_rows=8)
