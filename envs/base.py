@@ -211,7 +211,7 @@ def no_mutations(options: Any, task: Task) -> Mapping[str, Sequence[str]]:
 
 
 def nothing_to_add(options: Any) -> str:
-    """`Domain.about` of a domain whose name says enough."""
+    """`Domain.about` of a domain whose name says enough, `Domain.guide` of one that explains itself."""
     return ""
 
 
@@ -243,6 +243,8 @@ class Domain:
         of an action in a replay.
       about: options -> what a score is only comparable with the same of, in words (the size of a catalogue,
         the version of the rules); shown and stored wherever a score is, "" for nothing.
+      guide: options -> what a model that was not trained here is told before the first observation: what it
+        is about, and the form of an action; "" if the observations say that.
     """
 
     name: str
@@ -259,3 +261,4 @@ class Domain:
     manifest: Callable[[Any, Sequence[str]], Mapping[str, str]] = no_data
     no_op: str = "do nothing"
     about: Callable[[Any], str] = nothing_to_add
+    guide: Callable[[Any], str] = nothing_to_add

@@ -207,8 +207,8 @@ def _refusal(endpoint: Endpoint, error: urllib.error.HTTPError, said: str) -> En
         )
     if error.code in (404, 405):
         return EndpointError(
-            f"{reason}. Is {endpoint.model!r} a model of this server (GET /models lists them), and the address "
-            "the one before /chat/completions, often with /v1 at its end?"
+            f"{reason}. Is {endpoint.model!r} a model of this server (GET /models lists them), and the "
+            "address the one before /chat/completions, often with /v1 at its end?"
         )
     if 300 <= error.code < 400:
         return EndpointError(f"{reason}. It has moved to {error.headers.get('Location')}; give that address.")

@@ -238,6 +238,17 @@ def _sha256(paths: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
+def guide(options: AlfworldOptions) -> str:
+    """See `Domain.guide`. A real game may take either of the two ways of putting things down."""
+    return (
+        "You are in a room of a house and have a task to do there. Things lie in or on receptacles, some of "
+        "which have to be opened; go to a receptacle before you do anything with it, and carry one thing at "
+        "a time.\nAn action is one command: go to R, open R, close R, take X from R, move X to R (older "
+        "games say: put X in/on R), clean X with R, heat X with R, cool X with R, use X, examine X, "
+        "examine R, look, inventory. Names have numbers, such as drawer 2."
+    )
+
+
 DOMAIN = Domain(
     name="alfworld",
     make=AlfworldEnv,
@@ -251,4 +262,5 @@ DOMAIN = Domain(
     corpus=corpus,
     mutations=mutations,
     manifest=manifest,
+    guide=guide,
 )

@@ -316,6 +316,15 @@ def manifest(options: SearchQaOptions, splits: Sequence[str]) -> Mapping[str, st
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
+def guide(options: SearchQaOptions) -> str:
+    """See `Domain.guide`."""
+    return (
+        f"You answer a question with the help of a search engine. An action is <{SEARCH}> query </{SEARCH}>, "
+        f"which shows passages, or <{ANSWER}> answer </{ANSWER}>, which ends it; an answer is a few words, "
+        f"without a sentence around it. There are at most {options.max_turns} searches."
+    )
+
+
 DOMAIN = Domain(
     name="search_qa",
     make=SearchQaEnv,
@@ -330,4 +339,5 @@ DOMAIN = Domain(
     mutations=mutations,
     manifest=manifest,
     no_op=f"<{THINK}></{THINK}><{SEARCH}></{SEARCH}>",
+    guide=guide,
 )

@@ -300,6 +300,16 @@ def about(options: TauBenchOptions) -> str:
     return f"{options.domain}, {source} tasks, {customer} customer, {options.score} score"
 
 
+def guide(options: TauBenchOptions) -> str:
+    """See `Domain.guide`: the policy and the tools, unless the first observation has them."""
+    if options.show_policy:
+        return ""
+    real = options.data_dir
+    first = generator.TYPES[options.domain][0]
+    bench = data.load(real, options.domain) if real else generator.generate(options.domain, first, 0).bench
+    return _policy(bench, Style(options.style))
+
+
 DOMAIN = Domain(
     name="tau_bench",
     make=TauBenchEnv,
@@ -315,4 +325,5 @@ DOMAIN = Domain(
     manifest=manifest,
     no_op="think nothing",
     about=about,
+    guide=guide,
 )

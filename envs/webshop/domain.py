@@ -269,6 +269,16 @@ def manifest(options: WebShopOptions, splits: Sequence[str]) -> Mapping[str, str
     return raw.manifest(options.data_dir, options.variant) if options.data_dir else {}
 
 
+def guide(options: WebShopOptions) -> str:
+    """See `Domain.guide`."""
+    return (
+        "You shop on a website for what the instruction describes. An action is search[words], or click[x] "
+        "with something that can be clicked on the page: a button, a product, the value of an option. Open a "
+        "product, choose the options that are asked for, and buy it with click[buy now], which ends it; what "
+        "was bought is judged by its attributes, options and price."
+    )
+
+
 DOMAIN = Domain(
     name="webshop",
     make=WebShopEnv,
@@ -283,4 +293,5 @@ DOMAIN = Domain(
     mutations=mutations,
     manifest=manifest,
     about=about,
+    guide=guide,
 )
