@@ -109,7 +109,7 @@ def _product(rng: random.Random, name: str, ids: Any) -> dict[str, Any]:
             "item_id": item_id,
             "options": {"color": color},
             "available": rng.random() < 0.7,
-            "price": rng.randint(20, 60),
+            "price": rng.randrange(20, 65, 5),
         }
     return {"name": name, "product_id": next(ids), "variants": variants}
 

@@ -48,12 +48,12 @@ def address(rng: random.Random) -> dict[str, str]:
     """A short address in the benchmark's fields."""
     city, state = rng.choice(_CITIES)
     return {
-        "address1": f"{rng.randint(2, 98)} {rng.choice(_STREETS)} Street",
+        "address1": f"{rng.randint(2, 30)} {rng.choice(_STREETS)} Street",
         "address2": "",
         "city": city,
         "country": "USA",
         "state": state,
-        "zip": str(rng.randint(201, 989)),
+        "zip": str(rng.randrange(210, 1000, 20)),
     }
 
 
@@ -62,7 +62,7 @@ def people(rng: random.Random, count: int) -> list[dict[str, Any]]:
     firsts, lasts = rng.sample(FIRST_NAMES, count), rng.sample(LAST_NAMES, count)
     return [
         {
-            "user_id": f"{first}_{last}_{rng.randint(2, 98)}".lower(),
+            "user_id": f"{first}_{last}_{rng.randint(2, 30)}".lower(),
             "name": {"first_name": first, "last_name": last},
             "address": address(rng),
             "email": f"{first}.{last}@example.com".lower(),
@@ -72,8 +72,8 @@ def people(rng: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 def numbers(rng: random.Random, count: int) -> list[str]:
-    """Different two-digit ids."""
-    return [str(n) for n in rng.sample(range(10, 100), count)]
+    """Different two-digit ids; not many of them, so that each can be a token of a small vocabulary."""
+    return [str(n) for n in rng.sample(range(10, 60), count)]
 
 
 def finish(
