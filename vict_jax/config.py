@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 import ml_collections
 
 from envs.lookup import environment
-from vict_jax.credit.methods import METHODS
+from vict_jax.credit.methods import credit_method
 from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
 from vict_jax.rollout.options import RolloutOptions
+from vict_jax.shaping import RewardOptions
 from vict_jax.sharding import MeshOptions
 
 C = TypeVar("C")
@@ -152,7 +153,11 @@ class WarmStartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """The update loop: `groups` tasks x `rollouts` rollouts of each, every update."""
+    """The update loop: `groups` tasks x `rollouts` rollouts of each, every update.
+
+    `resample_groups`: groups of equal return are dropped and new tasks played in their place, at most this
+    many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
+    """
 
     updates: int = 50
     groups: int = 16
@@ -161,11 +166,13 @@ class TrainOptions:
     checkpoint_every: int = 5
     keep_checkpoints: int = 2
     split: str = "train"
+    resample_groups: int = 0
 
     def __post_init__(self) -> None:
         for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
-        _require(self.updates >= 0, "train.updates", self.updates, "0 or more")
+        for name in ("updates", "resample_groups"):
+            _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "0 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,13 +202,16 @@ class EnvOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CreditOptions:
-    """`method` is a key of `vict_jax.credit.methods.METHODS`."""
+    """`method` is a name that `vict_jax.credit.methods.credit_method` takes."""
 
     method: str
     options: VictOptions
 
     def __post_init__(self) -> None:
-        _require(self.method in METHODS, "credit.method", self.method, f"one of {sorted(METHODS)}")
+        try:
+            credit_method(self.method, self.options)
+        except ValueError as error:
+            raise ValueError(f"credit.method={self.method!r} is not allowed: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,6 +251,7 @@ class RunConfig:
     train: TrainOptions
     ppo: PpoOptions
     optimizer: OptimizerOptions
+    reward: RewardOptions
     credit: CreditOptions
     conformance: ConformanceOptions
     eval: EvalOptions
@@ -255,6 +266,7 @@ class RunConfig:
             self.rollout.temperature,
             "above 0 in training",
         )
+        self.reward.limit(self.rollout)  # which checks the buffer
 
 
 # Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.
@@ -266,6 +278,7 @@ _SECTIONS: dict[str, type] = {
     "train": TrainOptions,
     "ppo": PpoOptions,
     "optimizer": OptimizerOptions,
+    "reward": RewardOptions,
     "conformance": ConformanceOptions,
     "eval": EvalOptions,
 }
@@ -284,8 +297,7 @@ RESUME_MAY_CHANGE = (
 
 
 def _field_defaults(cls: type) -> dict[str, Any]:
-    instance = cls()
-    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(cls)}
+    return dataclasses.asdict(cls())
 
 
 def default_config(env: str = "alfworld") -> ml_collections.ConfigDict:
@@ -329,18 +341,23 @@ def _matches(value: Any, annotation: Any) -> bool:
 def build(cls: type[C], values: Mapping[str, Any], where: str, beside: Sequence[str] = ()) -> C:
     """Make dataclass `cls` from `values`; unknown or mistyped keys raise ValueError naming the key.
 
+    A field that is a dataclass itself is made from a mapping in the same way.
+
     Args:
       where: prefix of the keys in messages.
       beside: further keys of the same section, taken out before, for messages.
     """
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    made = dict(values)
     for key, value in values.items():
         if key not in names:
             raise _unknown_key(where, key, [*names, *beside])
-        if not _matches(value, hints[key]):
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            made[key] = build(hints[key], value, f"{where}{key}.")
+        elif not _matches(value, hints[key]):
             raise ValueError(f"config key {where + key!r} is {value!r}, expected {hints[key]}")
-    return cls(**values)
+    return cls(**made)
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> RunConfig:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from envs.base import VerifierRecord
 from vict_jax.batching import Rollout, atom_states
 from vict_jax.credit.diagnostics import Cause
+from vict_jax.credit.inputs import OPTIONAL
 from vict_jax.metrics import RunError, write_atomically
 from vict_jax.types import CreditInputs, CreditOutput, Relation, Status
 
@@ -169,9 +170,8 @@ def _write_table(path: pathlib.Path, columns: Mapping[str, Any], schema: pa.Sche
 
 
 def _pack_inputs(inputs: CreditInputs) -> bytes:
-    arrays = {
-        f.name: np.asarray(getattr(inputs, f.name)) for f in dataclasses.fields(inputs) if f.name != "params"
-    }
+    fields = {f.name: getattr(inputs, f.name) for f in dataclasses.fields(inputs) if f.name != "params"}
+    arrays = {name: np.asarray(value) for name, value in fields.items() if value is not None}
     arrays |= {f"params/{name}": np.asarray(value) for name, value in inputs.params.items()}
     sink = io.BytesIO()
     np.savez_compressed(sink, allow_pickle=False, **arrays)
@@ -201,7 +201,8 @@ def read_inputs(workdir: pathlib.Path, update: int) -> CreditInputs:
         raise _missing(workdir, path) from error
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} is damaged: {error}") from error
-    if wrong := set(fields) ^ {f.name for f in dataclasses.fields(CreditInputs) if f.name != "params"}:
+    known = {f.name for f in dataclasses.fields(CreditInputs) if f.name != "params"}
+    if wrong := (set(fields) ^ known) - (set(OPTIONAL) - set(fields)):
         raise RunError(f"{path} is of another version of the log: it differs in {sorted(wrong)}")
     return CreditInputs(params=params, **fields)
 

@@ -79,6 +79,10 @@ class CreditInputs:
       penalty: f32[G, N, T], what is taken off the reward at each step: for the form of the reply, its length,
         its divergence from the reference policy. 0 where nothing is. Never part of `score`.
       value: f32[G, N, T], a critic's value before each action; 0 for methods that do not need it.
+      cluster_id: i32[G, N, T], identifier of the cluster of similar observations that the one before each
+        action is in; None unless a method needs it (`vict_jax.observations`).
+      state_terms: f32[G, N, T, D], words of the observation before each action, a vector of length 1, or 0
+        without words; None unless a method needs it (`vict_jax.observations`).
     """
 
     score: jax.Array
@@ -102,6 +106,8 @@ class CreditInputs:
     action_id: jax.Array
     penalty: jax.Array
     value: jax.Array
+    cluster_id: jax.Array | None = None
+    state_terms: jax.Array | None = None
 
 
 @pytree

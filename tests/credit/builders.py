@@ -293,7 +293,7 @@ def pad(
 ) -> CreditInputs:
     """Append padding full of NaN and garbage; only the masks, `usable` and `requires` are as promised."""
     rng = np.random.default_rng(seed)
-    more = {"g": groups, "n": rollouts, "t": steps, "s": steps, "m": atoms, "v": variables}
+    more = {"g": groups, "n": rollouts, "t": steps, "s": steps, "m": atoms, "v": variables, "d": 0}
     axes = {
         "score": "gn",
         "status": "gnsm",
@@ -315,7 +315,10 @@ def pad(
         "action_id": "gnt",
         "penalty": "gnt",
         "value": "gnt",
+        "cluster_id": "gnt",
+        "state_terms": "gntd",
     }
+    axes = {name: of for name, of in axes.items() if getattr(inputs, name) is not None}
 
     def extend(array: Any, names: str, *, promised: bool = False) -> np.ndarray:
         array = np.asarray(array)

@@ -60,7 +60,7 @@ def test_every_method_starts_from_the_same_base_and_says_how_much_it_did() -> No
 
 
 def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"has unknown \['giga', 'ppo'\]: allowed are \['commit_only', "):
+    with pytest.raises(ValueError, match=r"credit method 'ppo' is unknown: allowed are \['commit_only', "):
         assign_many(batch(), methods=("vict", "ppo", "giga"), aggregate=conjunctive, options=DEFAULT)
 
 

@@ -55,6 +55,7 @@ def test_unknown_section() -> None:
         ("train", "groups", 0, "train.groups=0"),
         ("eval", "split", "test", "eval.split='test'.*valid_unseen"),
         ("credit", "method", "vikt", "credit.method='vikt'.*vict"),
+        ("credit", "method", "dense+vict", r"credit.method='dense\+vict'.*it corrects an outcome advantage"),
         ("credit", "core", "best", "core='best'"),
         ("rollout", "temperature", 0.0, "rollout.temperature=0.0"),
         ("train", "updates", 2.5, "'train.updates' is 2.5"),
@@ -70,8 +71,27 @@ def test_bad_value_is_named(section: str, key: str, value: object, message: str)
         config_lib.from_config_dict(config)
 
 
+def test_sections_of_credit_methods_are_options_of_their_own() -> None:
+    config = small_config().unlock()
+    config.credit.update(method="gigpo+vict")
+    config.credit.gigpo.update(mode="mean", omega=0.5)
+    config_lib.check_overrides(config, ["credit.gigpo.mode", "credit.steps.pay"])
+    run = config_lib.from_config_dict(config)
+    assert (run.credit.method, run.credit.options.gigpo.mode) == ("gigpo+vict", "mean")
+    assert config_lib.from_plain(config_lib.to_plain(run)) == run
+    config.credit.gigpo.mode = "std"
+    with pytest.raises(ValueError, match="gigpo.mode='std' is not allowed"):
+        config_lib.from_config_dict(config)
+    with config.unlocked():
+        config.credit.gigpo = {"modus": "mean"}
+    with pytest.raises(ValueError, match=r"unknown config key 'credit.gigpo.modus'; did you mean 'mode'\?"):
+        config_lib.from_config_dict(config)
+    with pytest.raises(ValueError, match="did you mean 'gamma'"):
+        config_lib.check_overrides(small_config(), ["credit.gigpo.gama"])
+
+
 def test_unknown_environment() -> None:
-    with pytest.raises(ValueError, match=r"no environment 'alfwrld'.*one of \['alfworld'\]"):
+    with pytest.raises(ValueError, match=r"no environment 'alfwrld'.*one of \['alfworld', "):
         config_lib.default_config("alfwrld")
 
 

@@ -56,7 +56,7 @@ def explain(workdir: pathlib.Path, update: int, rollout: str) -> str:
         raise RunError(f"--explain {workdir} holds no run (no config.json in it)")
     inputs = proofs.read_inputs(workdir, update)
     groups, size = inputs.score.shape
-    g, n = _place(rollout, groups, size, update)
+    g, n = find_rollout(rollout, groups, size, f"update {update}")
     steps, atoms, edges = (
         _rows(proofs.read_table(workdir, folder, update), g, n) for folder in ("rollouts", "atoms", "proofs")
     )
@@ -72,9 +72,17 @@ def explain(workdir: pathlib.Path, update: int, rollout: str) -> str:
     return "\n".join([title, *facts, "", _atom_table(atoms), "", _step_table(steps, atoms, sorted(touched))])
 
 
-def _place(text: str, groups: int, size: int, update: int) -> tuple[int, int]:
+def find_rollout(text: str, groups: int, size: int, where: str) -> tuple[int, int]:
+    """Group and place of a rollout, from its number or `GROUP/ROLLOUT`.
+
+    Args:
+      where: what has the rollouts, for the message.
+
+    Raises:
+      RunError: there is none.
+    """
     pieces = text.split("/")
-    what = f"update {update} has rollouts 0 to {groups * size - 1}, or 0/0 to {groups - 1}/{size - 1}"
+    what = f"{where} has rollouts 0 to {groups * size - 1}, or 0/0 to {groups - 1}/{size - 1}"
     if len(pieces) > 2 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
         raise RunError(f"--rollout {text!r} is not a number or GROUP/ROLLOUT; {what}")
     g, n = divmod(int(text), size) if len(pieces) == 1 else (int(pieces[0]), int(pieces[1]))

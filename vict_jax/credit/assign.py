@@ -7,8 +7,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from vict_jax.credit.diagnostics import check_controlled, check_invariant
-from vict_jax.credit.methods import METHODS, Claim, run_methods
+from vict_jax.credit.diagnostics import check_controlled, check_invariant, check_placed
+from vict_jax.credit.methods import Claim, credit_method, run_methods
 from vict_jax.credit.options import VictOptions
 from vict_jax.types import Aggregate, CreditInputs, CreditOutput
 
@@ -24,7 +24,7 @@ def assign_many(
     """Credit of one update batch by several methods.
 
     Args:
-      methods: keys of `METHODS`.
+      methods: names as `methods.credit_method` takes them.
       aggregate: F_x of the domain.
 
     Returns:
@@ -32,16 +32,17 @@ def assign_many(
       correction the method's claim does not allow. Must be 0.
 
     Raises:
-      ValueError: a method is unknown, or a field of `inputs` has a wrong shape or type.
+      ValueError: a method is unknown or refused, or a field of `inputs` is missing or has a wrong shape or
+        type.
     """
-    unknown = sorted(set(methods) - set(METHODS))
-    if unknown:
-        raise ValueError(f"methods={methods!r} has unknown {unknown}: allowed are {sorted(METHODS)}")
-    outputs = run_methods({name: METHODS[name] for name in methods}, inputs, aggregate, options)
+    chosen = {name: credit_method(name, options) for name in methods}
+    outputs = run_methods(chosen, inputs, aggregate, options)
     violations = jnp.int32(0)
     for name, output in outputs.items():
-        check = check_controlled if METHODS[name].claim is Claim.CONTROL else check_invariant
+        check = check_controlled if chosen[name].claim is Claim.CONTROL else check_invariant
         violations += check(inputs, output)
+        if chosen[name].steps is not None:
+            violations += check_placed(inputs, output)
     return outputs, violations
 
 

@@ -171,6 +171,12 @@ def check_controlled(inputs: CreditInputs, output: CreditOutput) -> jax.Array:
     return _violations(real_steps(inputs) & stated, output)
 
 
+def check_placed(inputs: CreditInputs, output: CreditOutput) -> jax.Array:
+    """Number of actions, i32[], whose advantage is not finite, or is not 0 although the step is padding."""
+    placed = real_steps(inputs) | (output.advantages == 0)
+    return jnp.sum(~(placed & jnp.isfinite(output.advantages)))
+
+
 def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
     """Share of True in `part` among the True of `whole`, f32[]; 0 when there is none."""
     count = jnp.sum(whole)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from vict_jax.types import CreditInputs, Status
 
-# Axes of each field: G groups, N rollouts, T steps, S = T + 1 states, M atoms, V variables.
+# Axes of each field: G groups, N rollouts, T steps, S = T + 1 states, M atoms, V variables, D words.
 _AXES = {
     "score": ("GN", jnp.float32),
     "status": ("GNSM", jnp.int8),
@@ -29,7 +29,11 @@ _AXES = {
     "action_id": ("GNT", jnp.int32),
     "penalty": ("GNT", jnp.float32),
     "value": ("GNT", jnp.float32),
+    "cluster_id": ("GNT", jnp.int32),
+    "state_terms": ("GNTD", jnp.float32),
 }
+# Fields that only some methods need; None where nobody made them.
+OPTIONAL = ("cluster_id", "state_terms")
 
 
 def check_inputs(inputs: CreditInputs) -> None:
@@ -41,8 +45,11 @@ def check_inputs(inputs: CreditInputs) -> None:
     """
     groups, rollouts, steps = inputs.commits.shape
     size = dict(zip("GNTSMV", (groups, rollouts, steps, steps + 1, *inputs.binds.shape[1:]), strict=True))
+    size["D"] = 0 if inputs.state_terms is None else inputs.state_terms.shape[-1]
     for name, (axes, dtype) in _AXES.items():
         array = getattr(inputs, name)
+        if array is None and name in OPTIONAL:
+            continue
         shape = tuple(size[axis] for axis in axes)
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(

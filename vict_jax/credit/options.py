@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
 
 from vict_jax.credit.base import BASES
 from vict_jax.credit.cores import CORES, MARGINALS
 from vict_jax.credit.correction import CENTERS, SCALES
-
-
-def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
-    if not ok:
-        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
+from vict_jax.credit.step_options import (
+    GigpoOptions,
+    GraphGpoOptions,
+    HgpoOptions,
+    ProxmoOptions,
+    RewardFlowOptions,
+    StepOptions,
+    require,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,7 @@ class VictOptions:
       gae_lambda: lambda of `gae`. whiten: divide its advantages by their spread over the batch.
       proximity_decay: of the control `no_proof`, the weight an action loses with each step of distance.
       seed: of the control `random_edges`.
+      steps: what the step-level methods have in common; gigpo, ...: each method's own.
     """
 
     base: str = "grpo"
@@ -55,6 +59,12 @@ class VictOptions:
     whiten: bool = True
     proximity_decay: float = 0.9
     seed: int = 0
+    steps: StepOptions = dataclasses.field(default=StepOptions())
+    gigpo: GigpoOptions = dataclasses.field(default=GigpoOptions())
+    hgpo: HgpoOptions = dataclasses.field(default=HgpoOptions())
+    graphgpo: GraphGpoOptions = dataclasses.field(default=GraphGpoOptions())
+    rewardflow: RewardFlowOptions = dataclasses.field(default=RewardFlowOptions())
+    proxmo: ProxmoOptions = dataclasses.field(default=ProxmoOptions())
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -66,14 +76,14 @@ class VictOptions:
         }
         for name, table in tables.items():
             value = getattr(self, name)
-            _require(value in table, name, value, f"one of {sorted(table)}")
+            require(value in table, name, value, f"one of {sorted(table)}")
         for name in ("gamma_rho", "eps_q", "gamma_lambda", "smoothing"):
             value = getattr(self, name)
-            _require(0 <= value < float("inf"), name, value, "a finite number, 0 or more")
-        _require(0 < self.eps < float("inf"), "eps", self.eps, "a finite number above 0")
-        _require(0 <= self.clip_quantile <= 1, "clip_quantile", self.clip_quantile, "within [0, 1]")
+            require(0 <= value < float("inf"), name, value, "a finite number, 0 or more")
+        require(0 < self.eps < float("inf"), "eps", self.eps, "a finite number above 0")
+        require(0 <= self.clip_quantile <= 1, "clip_quantile", self.clip_quantile, "within [0, 1]")
         for name in ("discount", "gae_lambda"):
-            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "within [0, 1]")
-        _require(self.budget >= 1, "budget", self.budget, "1 or more")
-        _require(0 < self.proximity_decay <= 1, "proximity_decay", self.proximity_decay, "above 0, at most 1")
-        _require(0 <= self.seed < 2**31, "seed", self.seed, "within [0, 2**31)")
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "within [0, 1]")
+        require(self.budget >= 1, "budget", self.budget, "1 or more")
+        require(0 < self.proximity_decay <= 1, "proximity_decay", self.proximity_decay, "above 0, at most 1")
+        require(0 <= self.seed < 2**31, "seed", self.seed, "within [0, 2**31)")
