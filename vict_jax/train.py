@@ -34,13 +34,13 @@ from vict_jax.job import (
     new_params,
     open_job,
     parameter_counts,
+    policy,
     reference_policy,
-    with_value_head,
+    update_tasks,
 )
 from vict_jax.learner.microbatch import LearnerState, init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
-from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update
-from vict_jax.learner.value import Values
+from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.metrics import (
     MetricsWriter,
@@ -48,13 +48,15 @@ from vict_jax.metrics import (
     read_metrics,
     write_json,
 )
-from vict_jax.packing import pack_sequences
-from vict_jax.resampling import Sampled, roll_out
-from vict_jax.rollout.collector import Collected, Progress, demonstrations
+from vict_jax.packing import pack_sequences, token_rows
+from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
 from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
-from vict_jax.scoring import Scored, score_rollouts
-from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.sharding import batch_parts, batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput
+
+# The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
+# cost no computation.
+_ROW_MULTIPLE = 64
 
 
 def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
             if restored is None:
                 params = warm_start(job, metrics)
                 validate(job, metrics, params, update=0)
-                state = init_state(with_value_head(job, params), optimizer)
+                state = init_state(params, optimizer)
                 save_reference(workdir, state.params)
                 metrics.sync()
                 save(workdir, 0, state, keep=config.train.keep_checkpoints)
@@ -247,25 +249,22 @@ def run_update(
       InvariantError: a correction has no proof.
     """
     seconds: dict[str, float] = {}
-    sampled = roll_out(job, state.params, update, fold(job.keys.rollout, update, job))
-    played = sampled.played
+    played = roll_out(job, state.params, update)
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
     with stopwatch(seconds, "gate"):
         if gate.due(job.config.conformance, update):
             verdict = gate.recheck(job, metrics, verdict, played.groups, update)
-    with stopwatch(seconds, "score"):
-        scored = score_rollouts(job, learner, state.params, reference, played)
     with stopwatch(seconds, "credit"):
-        inputs, output = credit(job, played, scored, update, verdict)
+        inputs, output = credit(job, played, update, verdict)
     with stopwatch(seconds, "log"):
         logged = proofs.write_update(
             workdir, update, played.groups, inputs, output, masked_families=verdict.masked_families
         )
     with stopwatch(seconds, "update"):
-        state, losses = learn(job, learner, state, scored, output, update)
+        state, losses = learn(job, learner, state, reference, played.groups, output, update)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
-        **rollout_figures(job, sampled, scored),
+        **rollout_figures(played),
         "nonconforming_groups": int((~inputs.conforming).sum()),
         **{name: float(value) for name, value in output.diagnostics.items()},
         **losses,
@@ -283,9 +282,23 @@ def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[f"seconds/{name}"] = time.perf_counter() - began
 
 
-def credit(
-    job: Job, played: Collected, scored: Scored, update: int, verdict: Verdict
-) -> tuple[CreditInputs, CreditOutput]:
+def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
+    """The update's rollouts under the current policy."""
+    session = open_session(*policy(job, params), job.codec, job.config.rollout, job.mesh, job.examples)
+    return collect(
+        job.pool,
+        session,
+        job.codec,
+        update_tasks(job, update),
+        rollouts=job.config.train.rollouts,
+        key=fold(job.keys.rollout, update, job),
+        options=job.config.rollout,
+        max_steps=job.max_steps,
+        examples=job.examples,
+    )
+
+
+def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[CreditInputs, CreditOutput]:
     """Credit of the update's rollouts, on the host; none where the verdict or their own scores forbid it.
 
     Raises:
@@ -300,7 +313,6 @@ def credit(
         conforming=gate.conforming_groups(job.domain, verdict, groups),
         masked_families=verdict.masked_families,
     )
-    inputs = dataclasses.replace(inputs, penalty=scored.penalty, value=scored.value)
     chosen = job.config.credit
     inputs = observations.add_needed(
         inputs,
@@ -326,46 +338,48 @@ def credit(
 
 
 def learn(
-    job: Job, learner: PpoLearner, state: LearnerState, scored: Scored, output: CreditOutput, update: int
+    job: Job,
+    learner: PpoLearner,
+    state: LearnerState,
+    reference: Policy | None,
+    groups: list[list[Rollout]],
+    output: CreditOutput,
+    update: int,
 ) -> tuple[LearnerState, dict[str, float]]:
     """PPO on the update's tokens."""
-    values = None
-    if output.value_target is not None:
-        values = to_device(Values(old=scored.value, target=output.value_target), replicated(job.mesh))
+    ppo, size = job.config.ppo, job.config.train.rollouts
+    rows, report = token_rows(
+        groups,
+        group_size=size,
+        row_length=job.config.rollout.max_context,
+        row_multiple=math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh)),
+        isolate_rollouts=ppo.minibatches > 1,
+    )
+    batch = to_device(rows, batch_sharding(job.mesh))
+    ref_logp = None
+    if reference is not None:
+        ref_logp = score_batch(learner, *reference, batch, num_rollouts=len(groups) * size)
     state, losses = ppo_update(
         learner,
         state,
-        scored.ref_logp,
-        scored.batch,
+        ref_logp,
+        batch,
         to_device(output.advantages, replicated(job.mesh)),
         fold(job.keys.minibatch, update, job),
         update=update,
-        values=values,
     )
-    report = scored.report
     return state, {
         **losses,
         "token_rows": float(report.rows),
-        "row_fill": report.tokens / (report.rows * scored.batch.ids.shape[1]),
+        "row_fill": report.tokens / (report.rows * rows.ids.shape[1]),
     }
 
 
-def rollout_figures(job: Job, sampled: Sampled, scored: Scored) -> dict[str, Any]:
-    """Success, length and everything countable of an update's rollouts, those of dropped groups included."""
-    played, dropped = sampled.played, sampled.dropped
-    rollouts = [rollout for group in [*played.groups, *dropped] for rollout in group]
+def rollout_figures(played: Collected) -> dict[str, Any]:
+    """Success, length and everything countable of an update's rollouts."""
+    rollouts = [rollout for group in played.groups for rollout in group]
     counts = dataclasses.asdict(played.counts)
-    kept = played.groups
-    if job.config.train.resample_groups:
-        counts |= {"groups_dropped": len(dropped), "groups_flat": sampled.flat}
-    penalties: dict[str, float] = {}
-    if scored.kl_penalty is not None:
-        penalties["kl_penalty"] = scored.kl_penalty
-    if job.config.reward.overlong_buffer or job.config.rollout.format_penalty:
-        count = sum(len(group) for group in kept)
-        penalties["penalty"] = float(scored.penalty.sum()) / count - (scored.kl_penalty or 0.0)
     return {
-        **penalties,
         "success": float(np.mean([rollout.end.value == "success" for rollout in rollouts])),
         "score": float(np.mean([rollout.score for rollout in rollouts])),
         "steps_mean": float(np.mean([len(rollout.actions) for rollout in rollouts])),
