@@ -50,8 +50,9 @@ class Endpoint:
       retries: further attempts after a failure that may pass.
       backoff_s: wait before the first of them; doubled each time, unless the server says how long.
       cache_dir: folder of answers; "": none are kept.
+      max_tokens: of an answer; 0: the server's own limit.
       request: further fields of every request, a JSON object as text; null leaves a field out. Such as
-        `{"max_tokens": 512, "temperature": null}`.
+        `{"max_tokens": null, "max_completion_tokens": 512}`.
     """
 
     base_url: str
@@ -62,6 +63,7 @@ class Endpoint:
     retries: int = 4
     backoff_s: float = 1.0
     cache_dir: str = ""
+    max_tokens: int = 0
     request: str = "{}"
 
     def __post_init__(self) -> None:
@@ -69,7 +71,7 @@ class Endpoint:
             raise ValueError(f"base_url={self.base_url!r} must start with http:// or https://")
         if not self.model:
             raise ValueError("model='' must name the model that the server is asked for")
-        for name in ("temperature", "retries", "backoff_s"):
+        for name in ("temperature", "retries", "backoff_s", "max_tokens"):
             if vars(self)[name] < 0:
                 raise ValueError(f"{name}={vars(self)[name]} must not be negative")
         if self.timeout_s <= 0:
@@ -114,10 +116,7 @@ def complete(
       ContextFullError: the conversation is too long for the model.
       EndpointError: there is no answer, after all attempts that are allowed.
     """
-    fields = {"model": endpoint.model, "messages": list(messages), "temperature": endpoint.temperature}
-    fields |= json.loads(endpoint.request)
-    fields = {name: value for name, value in fields.items() if value is not None}
-    body = json.dumps(fields, sort_keys=True).encode()
+    body = _body(endpoint, messages)
     kept = _kept(endpoint, body)
     if kept is not None and kept.is_file():
         return _completion(kept.read_bytes(), retries=0, cached=True)
@@ -126,6 +125,14 @@ def complete(
     if kept is not None and completion.text:
         _write(kept, answer)
     return completion
+
+
+def _body(endpoint: Endpoint, messages: Sequence[Mapping[str, str]]) -> bytes:
+    """The request. Equal ones are equal to the byte, since answers are kept under their hash."""
+    fields = {"model": endpoint.model, "messages": list(messages), "temperature": endpoint.temperature}
+    fields |= {"max_tokens": endpoint.max_tokens or None} | json.loads(endpoint.request)
+    given = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(given, sort_keys=True).encode()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -2,6 +2,11 @@
 
     python -m launch.evaluate --workdir=runs/quickstart --split=valid_seen
     python -m launch.evaluate --workdir=runs/quickstart --split=valid_unseen --update=0
+    python -m launch.evaluate --agent=react --endpoint=URL --endpoint_model=NAME --env=alfworld --tasks=20
+    python -m launch.evaluate --agent=reflexion --workdir=MODEL --env=webshop --trials=3
+
+With --agent a model is prompted instead, see docs/agents.md: one behind a chat endpoint, a trained run, or a
+directory in the Hugging Face layout.
 
 The result is printed as a table and written to WORKDIR/evaluations/. It does not depend on --batch.
 """
@@ -13,7 +18,7 @@ import pathlib
 
 from absl import flags
 
-from launch import cli
+from launch import agents, cli
 from vict_jax import summary
 from vict_jax.config import EvalOptions
 from vict_jax.evaluate import evaluate
@@ -22,7 +27,7 @@ from vict_jax.metrics import read_config, write_json
 from vict_jax.run_state import load_params
 from vict_jax.train import bar
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
+_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run; with --agent also of a model")
 _SPLIT = flags.DEFINE_string("split", None, "split; that of the run's validation if left out")
 _UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
 _TEMPERATURE = flags.DEFINE_float("temperature", None, "0 = greedy; that of the run's validation if left out")
@@ -32,6 +37,17 @@ _BATCH = flags.DEFINE_integer("batch", None, "tasks in play at once; does not ch
 
 def main() -> None:
     """Evaluate, print the table, write the JSON."""
+    if agents.wanted():
+        common = agents.Common(
+            workdir=_WORKDIR.value,
+            split=_SPLIT.value,
+            update=_UPDATE.value,
+            temperature=_TEMPERATURE.value,
+            mesh=_MESH.value,
+            batch=_BATCH.value,
+        )
+        print(agents.main(common))
+        return
     if _WORKDIR.value is None:
         raise ValueError("--workdir=DIR is needed, the directory of a run")
     workdir = pathlib.Path(_WORKDIR.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from flax import nnx
@@ -39,20 +40,39 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
         examples=job.examples,
         progress=progress,
     )
-    finished = [group[0] for group in played.groups]
+    outcomes = [
+        Outcome(one.task.type, one.end is EndReason.SUCCESS, one.score, len(one.actions), one.lost)
+        for one in (group[0] for group in played.groups)
+    ]
+    return tally(outcomes, about=job.domain.about(job.config.env.options))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How one task went. `lost`: its environment failed, which counts as not solved, score 0."""
+
+    type: str
+    solved: bool
+    score: float
+    steps: int
+    lost: bool
+
+
+def tally(outcomes: Sequence[Outcome], *, about: str) -> dict[str, Any]:
+    """What `evaluate` returns of at least one task."""
     per_type: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     scores: dict[str, list[float]] = collections.defaultdict(list)
-    for one in finished:
-        per_type[one.task.type][0] += one.end is EndReason.SUCCESS
-        per_type[one.task.type][1] += 1
-        scores[one.task.type].append(one.score)
+    for one in outcomes:
+        per_type[one.type][0] += one.solved
+        per_type[one.type][1] += 1
+        scores[one.type].append(one.score)
     return {
-        "success": sum(one.end is EndReason.SUCCESS for one in finished) / len(finished),
-        "score": sum(one.score for one in finished) / len(finished),
+        "success": sum(one.solved for one in outcomes) / len(outcomes),
+        "score": sum(one.score for one in outcomes) / len(outcomes),
         "per_type": dict(sorted(per_type.items())),
         "score_per_type": {kind: sum(some) / len(some) for kind, some in sorted(scores.items())},
-        "steps_mean": sum(len(one.actions) for one in finished) / len(finished),
-        "tasks": len(finished),
-        "about": job.domain.about(job.config.env.options),
-        "lost": played.counts.env_errors + played.counts.env_timeouts,
+        "steps_mean": sum(one.steps for one in outcomes) / len(outcomes),
+        "tasks": len(outcomes),
+        "about": about,
+        "lost": sum(one.lost for one in outcomes),
     }

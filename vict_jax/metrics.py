@@ -91,6 +91,24 @@ def read_config(workdir: pathlib.Path, *, flag: str = "") -> config_lib.RunConfi
     return config_lib.from_plain(read_json(workdir / "config.json"))
 
 
+def lock(folder: pathlib.Path, flag: str) -> typing.IO[str]:
+    """Lock a directory for as long as the file that is returned stays open; `flag` names it in the message.
+
+    Raises:
+      RunError: another process has it.
+    """
+    with disk_full_is_clear(folder):
+        held = open(folder / ".lock", "a+")  # noqa: SIM115 - the caller's
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        held.close()
+        raise RunError(
+            f"another process is running in {flag}={folder}; wait for it or name another"
+        ) from error
+    return held
+
+
 @dataclasses.dataclass(frozen=True)
 class RunDir:
     """An opened run directory, locked against a second run. Close it (or use `with`)."""
@@ -110,15 +128,7 @@ class RunDir:
         with disk_full_is_clear(path):
             for name in ("rollouts", "atoms", "proofs", "events", "checkpoints"):
                 (path / name).mkdir(parents=True, exist_ok=True)
-            lock = open(path / ".lock", "a+")  # noqa: SIM115 - held for the life of the run
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            raise RunError(
-                f"another process is running in --workdir={path}; wait for it or name another"
-            ) from error
-        run = cls(path=path, lock=lock)
+        run = cls(path=path, lock=lock(path, "--workdir"))
         try:
             run._claim(config)
         except RunError:

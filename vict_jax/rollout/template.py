@@ -214,7 +214,7 @@ class ChatTemplate:
 
     def turn(self, pieces: Sequence[Piece]) -> list[int]:
         """See `Template`."""
-        return [*self.codec.text(_message(pieces)), *self._present]
+        return [*self.codec.text(message_text(pieces)), *self._present]
 
     def close(self, ids: np.ndarray) -> list[int]:
         """See `Template`."""
@@ -227,12 +227,12 @@ class ChatTemplate:
         if InstructionRole(self.options.instruction_role) is InstructionRole.USER:
             ids += self.codec.reply(f"{instruction(self.options)}\n")
         for example in examples:
-            ids += [*self.codec.text(_message(example.pieces)), *self._earlier]
+            ids += [*self.codec.text(message_text(example.pieces)), *self._earlier]
             ids += [*self.codec.reply(example.reply), *self._between]
         return ids
 
 
-def _message(pieces: Sequence[Piece]) -> str:
+def message_text(pieces: Sequence[Piece]) -> str:
     """The text of one user message."""
     texts = [piece if isinstance(piece, str) else f"> {piece.text}\n" for piece in pieces]
     return "".join(texts).strip()
