@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
 import pickle
+import subprocess
+import sys
+import tomllib
 
 import pytest
 
@@ -115,3 +119,27 @@ def test_corpus_covers_what_is_said():
 
 def test_domain_and_options_travel_to_workers():
     assert pickle.loads(pickle.dumps((DOMAIN, AlfworldOptions()))) == (DOMAIN, AlfworldOptions())
+
+
+def test_field_report_27_the_household_needs_no_native_package():
+    """Neither the required packages nor a game ask for the original engine, which needs a compiler."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    native = ("textworld", "alfworld", "fast_downward", "tatsu")
+    assert not [need for need in project["dependencies"] if need.startswith(native)]
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({native}))  # an import of one of them fails
+from envs.lookup import environment
+domain, options = environment("alfworld")
+env = domain.make(options(num_train=1))
+task = domain.tasks(options(num_train=1), "train")[0]
+env.reset(task)
+while not env.step(env.expert_action()).done:
+    pass
+print(env.record().score)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "1.0", done.stderr

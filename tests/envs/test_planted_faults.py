@@ -222,7 +222,7 @@ def sleepy_mutations(options, task):
     return {"falls asleep": ["next door", "sleep"], "opens nothing": ["next door"]}
 
 
-def test_a_hanging_environment_loses_its_episode_and_nothing_else():
+def test_field_report_31_a_hanging_environment_loses_its_episode_and_nothing_else():
     sleepy = dataclasses.replace(toy_env.DOMAIN, mutations=sleepy_mutations)
     options, chosen = toy_env.ToyOptions(), toy_env.tasks(toy_env.ToyOptions(), "train")[:2]
     with EnvPool(sleepy, options, workers=1, timeout_s=0.4) as pool:

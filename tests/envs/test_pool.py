@@ -70,7 +70,7 @@ def test_answers_do_not_depend_on_the_number_of_workers(workers):
     assert all(rows[-1][0] == 1.0 for rows in actual.values())
 
 
-def test_slots_are_spread_over_processes_that_import_no_jax():
+def test_field_report_30_slots_are_spread_over_processes_that_import_no_jax():
     with open_pool(2) as pool:
         pool.reset({slot: TASKS[slot] for slot in range(4)})
         results = pool.step(dict.fromkeys(range(4), "next door"))

@@ -87,7 +87,7 @@ def _sizes(jaxpr) -> set[int]:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_no_array_of_tokens_times_vocabulary(backward):
+def test_field_report_37_no_array_of_tokens_times_vocabulary(backward):
     """Forward and backward, in the jaxpr and in XLA's count of temporary memory."""
     vocab, tokens, chunk = 4096, 2 * 512, 64
     config = C.ModelConfig(

@@ -153,7 +153,7 @@ def test_keys_are_those_of_the_rollout_and_the_step():
 
 
 @pytest.mark.parametrize("context", ["window", "append"])
-def test_training_ids_are_generation_ids(context):
+def test_field_report_16_training_ids_are_generation_ids(context):
     result, sampler = run(options=dataclasses.replace(OPTIONS, context=context), rollouts=1, tasks=TASKS[:1])
     (rollout,) = result.groups[0]
     assert len(rollout.actions) == len(sampler.contexts) == result.counts.steps
@@ -197,7 +197,7 @@ APPEND = dataclasses.replace(OPTIONS, context="append")
 MIXED = ("next door", "", "fly to moon", "take key" + ENDLESS, "next door")
 
 
-def test_a_reply_without_an_action_is_a_step_that_the_environment_does_not_see():
+def test_field_report_26_a_reply_without_an_action_is_a_step_that_the_environment_does_not_see():
     options = dataclasses.replace(APPEND, format_penalty=0.5)
     result, _ = run(scripted(*MIXED), options, tasks=TASKS[:1], rollouts=1)
     (rollout,), (marks,) = result.groups[0], result.marks[0]

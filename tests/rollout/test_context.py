@@ -65,7 +65,9 @@ def play(opts, steps, seed=0, first=FIRST, stop=lambda t: True):
 
 
 @pytest.mark.parametrize(("context", "template", "listed"), ALL)
-def test_training_ids_are_generation_ids_and_only_replies_are_trained(context, template, listed):
+def test_field_report_18_training_ids_are_generation_ids_and_only_replies_are_trained(
+    context, template, listed
+):
     opts = options(context, template, listed)
     built, given, replies = play(opts, 4, stop=lambda t: t != 1)
     sequences = built.sequences()
@@ -88,7 +90,7 @@ def test_training_ids_are_generation_ids_and_only_replies_are_trained(context, t
     assert ends == sum(reply.ids[-1] == CODEC.end_id for reply in replies) == 3
 
 
-def test_append_closes_a_truncated_reply_without_training_the_end_token():
+def test_field_report_22_append_closes_a_truncated_reply_without_training_the_end_token():
     built, given, replies = play(options("append"), 2, stop=lambda t: False)
     (sequence,) = built.sequences()
     at = len(given[0]) + len(replies[0].ids)
@@ -201,7 +203,7 @@ def test_append_ends_at_the_row_limit_and_keeps_what_was_sampled():
 
 @pytest.mark.parametrize("reply", ["tags", "line"])
 @pytest.mark.parametrize("text", ["", "Example:\n<answer>look</answer>"])
-def test_the_prompt_asks_for_what_the_parser_takes(reply, text):
+def test_field_report_24_the_prompt_asks_for_what_the_parser_takes(reply, text):
     opts = options("append", "chat", reply=reply, instruction=text)
     check_prompt(opts)
     assert ("<action>look</action>" in instruction(opts)) == (reply == "tags")

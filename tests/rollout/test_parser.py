@@ -47,7 +47,7 @@ def test_tags_accepts(text):
         ("<THINK>x</THINK><ACTION>look</ACTION>", "found none"),
     ],
 )
-def test_tags_refuses(text, reason):
+def test_field_report_25_tags_refuses(text, reason):
     parsed = parse_reply(text, TAGS, stopped=True)
     assert (parsed.valid, parsed.action) == (False, "")
     assert reason in parsed.reason

@@ -184,7 +184,7 @@ def candidates(z, top_k=0, top_p=1.0):
 
 
 @pytest.mark.parametrize("change", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 6, "top_p": 0.8}])
-def test_truncated_sampling_stores_the_trainers_log_probability(model, change):
+def test_field_report_13_truncated_sampling_stores_the_trainers_log_probability(model, change):
     """Only candidates are drawn, all of them, renormalised; the stored values are those of the whole."""
     temperature, texts = 1.3, [np.array([5, 1, 9])] * 8
     s = session(model, temperature=temperature, **change)

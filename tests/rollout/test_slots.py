@@ -181,7 +181,7 @@ def test_stop_strings_end_demonstrations_and_are_read_as_a_part_of_the_reply():
         ("a\n\n<action>", ReplyFormat.ACTION, "a\n\n"),
     ],
 )
-def test_nothing_behind_a_stop_string_is_read(text, reply_format, expected):
+def test_field_report_23_nothing_behind_a_stop_string_is_read(text, reply_format, expected):
     assert reply_text(text, reply_format, ("</action>", "\n\n")) == expected
 
 

@@ -64,7 +64,7 @@ def play(template, texts, end=True):
 
 @pytest.mark.parametrize("name", ["own", "smollm", *QWEN])
 @pytest.mark.parametrize("role", ["system", "user"])
-def test_prompts_are_those_of_transformers(codec_of, name, role):
+def test_field_report_19_prompts_are_those_of_transformers(codec_of, name, role):
     """A whole conversation with an example: the ids that apply_chat_template gives for the same messages."""
     codec = own_codec() if name == "own" else codec_of(name)
     options = dataclasses.replace(OPTIONS, instruction_role=role)
@@ -97,7 +97,7 @@ def test_without_a_system_message_the_template_has_its_own(codec_of):
     assert "named SmolLM" not in smollm.decode(make_template(smollm, OPTIONS).opening)
 
 
-def test_sampled_reasoning_stays_where_qwen3_would_drop_it(codec_of):
+def test_field_report_17_sampled_reasoning_stays_where_qwen3_would_drop_it(codec_of):
     """The history has the sampled ids, though the template writes earlier turns without their reasoning."""
     codec = codec_of("Qwen3-tokenizer")
     options = dataclasses.replace(OPTIONS, reply="tags", thinking="on")

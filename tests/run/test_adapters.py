@@ -52,7 +52,7 @@ def trained_of(job: Job, workdir: pathlib.Path, update: int | None) -> dict[str,
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in paths}
 
 
-def test_a_killed_run_of_adapters_continues_exactly(
+def test_field_report_38_a_killed_run_of_adapters_continues_exactly(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, whole, killed = make_config(), tmp_path / "whole", tmp_path / "killed"

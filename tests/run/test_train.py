@@ -143,7 +143,7 @@ def test_replay_notices_a_changed_correction(
     assert "group 0, rollout 0, step 0: correction logged" in result.differing[0]
 
 
-def test_same_seed_same_run_whatever_the_workers(
+def test_field_report_34_same_seed_same_run_whatever_the_workers(
     finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
 ) -> None:
     """Field report 34."""
@@ -275,7 +275,9 @@ def test_another_config_in_the_same_workdir_is_refused(finished: pathlib.Path, c
     assert before == {p: p.read_bytes() for p in finished.rglob("*") if p.is_file() and p.name != ".lock"}
 
 
-def test_changed_tasks_are_refused(finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path) -> None:
+def test_field_report_28_changed_tasks_are_refused(
+    finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
+) -> None:
     """The config names the same data, but the data are not the same any more."""
     (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
     header = json.loads((finished / "run.json").read_text())

@@ -72,7 +72,7 @@ def spoil_query(products: list[dict]) -> None:
         (FILES[3], dict.clear, "title nouns of 1000 products are missing"),
     ],
 )
-def test_changed_data(folder, capsys, name, edit, message):
+def test_field_report_29_changed_data(folder, capsys, name, edit, message):
     change(folder / name, edit)
     assert importer.main(["--data-dir", str(folder)]) == 1
     assert message in capsys.readouterr().err
