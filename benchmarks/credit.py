@@ -2,12 +2,16 @@
 
     python -m benchmarks.credit [--rollouts 128 1024] [--largest 8192] [--atoms 8 16 32 64 128]
         [--skip-oracle] [--skip-share] [--workdir DIR] [--json OUT]
+    python -m benchmarks.credit --methods=all|NAME,NAME [--update-seconds 3.85] [--json OUT]
 
 Kernels and loops compute the same batch in the same process, one after the other. The share is taken
 from a short run of the quickstart's config (or from the run in --workdir): padding, hashing, transfers
 and kernels as the run itself timed them, and the evidence extraction that its environments did, timed
-by playing the logged actions again in this process. GRPO and a GiGPO-sized grouping of steps by
-observation are there for scale. Median of the repetitions; wall time.
+by playing the logged actions again in this process. Median of the repetitions; wall time.
+
+With --methods: every method on 16 groups of 8 rollouts of up to 50 steps, on four times the groups, and with
+steps and rollouts of a group doubled; beside it, what the host spends on the texts of as many rollouts of the
+household's noisy expert (first time seen), and both as a share of an update of the quickstart.
 """
 
 from __future__ import annotations
@@ -26,16 +30,15 @@ from typing import Any
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 
+from benchmarks import credit_methods
 from configs import quickstart
 from envs.alfworld import verifier
 from vict_jax import proofs
 from vict_jax.config import environment, from_config_dict
 from vict_jax.credit.assign import assign_credit
-from vict_jax.credit.inputs import real_steps
 from vict_jax.credit.vict import VictOptions
 from vict_jax.metrics import RunError, read_config, read_metrics
 from vict_jax.train import train
@@ -62,14 +65,16 @@ def conjunctive(satisfied: Any, params: Mapping[str, Any]) -> Any:
     return (satisfied | ~params["required"]).all()
 
 
-def batch(rollouts: int, *, atoms: int = ATOMS, steps: int = STEPS, seed: int = 0) -> CreditInputs:
-    """A batch like those of household tasks: groups of 8, one state and one observation variable an atom.
+def batch(
+    rollouts: int, *, atoms: int = ATOMS, steps: int = STEPS, group: int = GROUP, seed: int = 0
+) -> CreditInputs:
+    """A batch like those of household tasks: one state and one observation variable an atom.
 
     An atom is revealed, then written once or twice; most atoms of a successful rollout hold, one or two of
     a failed one do not. Requirements are chains of four atoms; two thirds of the atoms are scored.
     """
     rng = np.random.default_rng(seed)
-    g, n, t, m = rollouts // GROUP, GROUP, steps, atoms
+    g, n, t, m = rollouts // group, group, steps, atoms
     length = rng.integers(steps // 3, steps + 1, (g, n))
     moment = np.sort(rng.integers(0, steps, (g, n, 3, m)), axis=2)  # revealed, written, written again
     step = np.arange(t + 1)[:, None]
@@ -108,23 +113,6 @@ def batch(rollouts: int, *, atoms: int = ATOMS, steps: int = STEPS, seed: int = 
         value=np.zeros((g, n, t), np.float32),
     )
     return CreditInputs(**arrays)
-
-
-def step_groups(inputs: CreditInputs) -> jax.Array:
-    """Work of the size of GiGPO's step advantage: returns normalised among the steps with one observation.
-
-    f32[G, N, T]; (arXiv 2505.10978). For scale only; not a credit method.
-    """
-
-    def of_group(score: jax.Array, state: jax.Array, real: jax.Array) -> jax.Array:
-        value = jnp.broadcast_to(score[:, None], real.shape).ravel()
-        same = (state.ravel()[:, None] == state.ravel()) & real.ravel()
-        count = jnp.maximum(same.sum(axis=1), 1)
-        mean = jnp.where(same, value, 0.0).sum(axis=1) / count
-        spread = jnp.sqrt(jnp.where(same, (value - mean[:, None]) ** 2, 0.0).sum(axis=1) / count)
-        return jnp.where(real.ravel(), (value - mean) / (spread + 1e-6), 0.0).reshape(real.shape)
-
-    return jax.vmap(of_group)(inputs.score, inputs.state_id[:, :, :-1], real_steps(inputs))
 
 
 def measure(what: str, work: Callable[[Any], Any], inputs: CreditInputs, repeats: int) -> Timing:
@@ -221,6 +209,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip-oracle", action="store_true", help="the loops take minutes")
     parser.add_argument("--skip-share", action="store_true", help="no run of the quickstart")
     parser.add_argument("--workdir", type=pathlib.Path, help="take the share from this run")
+    parser.add_argument("--methods", metavar="all|NAME,...", help="time these methods, and nothing else")
+    parser.add_argument(
+        "--update-seconds", type=float, default=3.85, help="with --methods: of an update, for the shares"
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT")
     args = parser.parse_args(argv)
     if any(count < GROUP or count % GROUP for count in (*args.rollouts, args.largest)):
@@ -243,7 +235,7 @@ def kernel_timings(args: argparse.Namespace) -> list[Timing]:
             print(line(found[-1]), flush=True)
     others: dict[str, Callable[[Any], Any]] = {
         "grpo": kernel("grpo"),
-        "step groups (GiGPO-sized)": jax.jit(step_groups),
+        "gigpo": kernel("gigpo"),
     }
     for what, work in others.items():
         found.append(measure(what, work, batch(128), args.repeats))
@@ -259,9 +251,25 @@ def line(timing: Timing) -> str:
     )
 
 
+def time_methods(args: argparse.Namespace) -> None:
+    """What --methods asks for."""
+    found = credit_methods.costs(
+        credit_methods.chosen(args.methods),
+        lambda method, inputs: measure(method, kernel(method), inputs, args.repeats).milliseconds,
+        batch,
+        update_seconds=args.update_seconds,
+    )
+    if args.json:
+        rows = [dataclasses.asdict(cost) for cost in found]
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
     args = parse_args(argv)
+    if args.methods is not None:
+        time_methods(args)
+        return
     print(f"{'':28}{'rollouts':>9}{'atoms':>7}{'ms':>12}{'first, s':>12}   ({STEPS} steps)")
     timings = kernel_timings(args)
     result: dict[str, Any] = {"timings": [dataclasses.asdict(timing) for timing in timings]}

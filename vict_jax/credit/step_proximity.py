@@ -80,7 +80,9 @@ def proxmo(inputs: CreditInputs, options: VictOptions) -> StepCredit:
 
     assert inputs.state_terms is not None  # `methods` has looked
     returns = step_returns(inputs, options, gamma=o.gamma)
-    steps = jax.vmap(of_group)(returns, inputs.state_terms, real_steps(inputs))
+    # One group after the other: similarities are K x K.
+    of_groups = (returns, inputs.state_terms, real_steps(inputs))
+    steps = jax.lax.map(lambda group: of_group(*group), of_groups)
     return combine(inputs, outcome, episode, steps, omega=o.omega)
 
 

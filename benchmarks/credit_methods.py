@@ -1,0 +1,131 @@
+"""`python -m benchmarks.credit --methods=...`: time of every credit method, its growth, the host's part."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from envs.alfworld.domain import DOMAIN, Options
+from vict_jax import observations
+from vict_jax.audit.fresh import noisy_groups
+from vict_jax.batching import credit_inputs
+from vict_jax.credit.methods import STEP_METHODS, credit_method, method_names, needs
+from vict_jax.credit.options import VictOptions
+from vict_jax.types import CreditInputs
+
+GROUPS, GROUP, STEPS = 16, 8, 50
+# Groups, rollouts of a group, steps: the batch that shares are taken of, and how it grows.
+SIZES = (
+    (GROUPS, GROUP, STEPS),
+    (4 * GROUPS, GROUP, STEPS),
+    (GROUPS, 2 * GROUP, STEPS),
+    (GROUPS, GROUP, 2 * STEPS),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of one method: median milliseconds of the kernels at each of `SIZES`, of the host's part at the first,
+    and both as a share of an update."""
+
+    method: str
+    kernels: tuple[float, ...]
+    host: float
+    share: float
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """Method names of the command line. `all`: every one, and VICT on every step method that takes it.
+
+    Raises:
+      ValueError: one is unknown or refused.
+    """
+    options = VictOptions()
+    if text == "all":
+        steps = {name: method.steps for name, method in STEP_METHODS.items()}
+        on_top = [name for name, of in steps.items() if of is not None and not of.no_outcome(options)]
+        return (*method_names(), *(f"{name}+vict" for name in on_top))
+    names = tuple(text.split(","))
+    for name in names:
+        credit_method(name, options)
+    return names
+
+
+def with_texts(inputs: CreditInputs, options: VictOptions, seed: int = 0) -> CreditInputs:
+    """A made-up batch with the fields made of texts: a sentence of 30 of 200 words for each state."""
+    rng = np.random.default_rng(seed)
+    words = np.array([f"word{i}" for i in range(200)])
+    sentence = [" ".join(rng.choice(words, 30)) for _ in range(int(inputs.state_id.max()) + 1)]
+    real = inputs.step_mask & inputs.rollout_mask[..., None]
+    texts = [
+        [[sentence[i] for i in state[mask]] for state, mask in zip(states, masks, strict=True)]
+        for states, masks in zip(inputs.state_id[..., :-1], real, strict=True)
+    ]
+    return observations.add_needed(inputs, texts, needs=observations.FIELDS, options=options)
+
+
+@functools.cache
+def played() -> tuple[CreditInputs, list[Any]]:
+    """A batch of household rollouts and its texts."""
+    options = Options(max_steps=STEPS)
+    tasks = list(itertools.islice(DOMAIN.tasks(options, "train"), GROUPS))
+    groups = noisy_groups(DOMAIN, options, tasks, group_size=GROUP, seed=0)
+    inputs = credit_inputs(
+        groups, domain=DOMAIN, max_steps=STEPS, group_size=GROUP, conforming=[True] * GROUPS
+    )
+    return inputs, observations.texts_of(groups)
+
+
+def host_milliseconds(method: str, options: VictOptions) -> float:
+    """What the host spends on a method's fields the first time it sees the texts; 0 if it needs none.
+
+    Raises:
+      ValueError: the method needs what a model makes.
+    """
+    wanted = needs([method], options)
+    if not wanted:
+        return 0.0
+    if others := wanted - observations.FIELDS:
+        raise ValueError(f"{method!r} needs {sorted(others)} of a model, which is not timed here")
+    inputs, texts = played()
+    # Nothing is remembered of texts that differ.
+    unseen = [[[f"{method} {text}" for text in rollout] for rollout in group] for group in texts]
+    began = time.perf_counter()
+    observations.add_needed(inputs, unseen, needs=wanted, options=options)
+    return 1e3 * (time.perf_counter() - began)
+
+
+def costs(
+    methods: Sequence[str],
+    measure: Callable[[str, CreditInputs], float],
+    batch: Callable[..., CreditInputs],
+    *,
+    update_seconds: float,
+) -> list[Cost]:
+    """The cost of each method, printed as it is found.
+
+    Args:
+      measure: median milliseconds of a method's kernels on a batch.
+      batch: made-up rollouts, `batch(rollouts, steps=..., group=...)`.
+      update_seconds: of the update that the shares are taken of.
+    """
+    options = VictOptions()
+    sizes = "".join(f"{f'{g} x {n} x {t}':>14}" for g, n, t in SIZES)
+    print(f"{'milliseconds':24}{sizes}{'host':>9}{'of an update':>14}")
+    batches = [with_texts(batch(g * n, steps=t, group=n), options) for g, n, t in SIZES]
+    found = []
+    for method in methods:
+        kernels = tuple(measure(method, inputs) for inputs in batches)
+        # A critic's values are part of the batch like any other array; making them is the model's time.
+        host = 0.0 if "value" in needs([method], options) else host_milliseconds(method, options)
+        share = (kernels[0] + host) / (1e3 * update_seconds)
+        found.append(Cost(method, kernels, host, share))
+        row = "".join(f"{value:>14.2f}" for value in kernels)
+        print(f"{method:24}{row}{host:>9.1f}{100 * share:>12.2f} %", flush=True)
+    return found
