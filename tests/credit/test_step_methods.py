@@ -24,7 +24,7 @@ from vict_jax.credit.step_options import (
     RewardFlowOptions,
     StepOptions,
 )
-from vict_jax.credit.step_proximity import modulation
+from vict_jax.credit.step_proximity import modulation, soft_baseline
 from vict_jax.types import CreditInputs, CreditOutput
 
 # --- against the loops ----------------------------------------------------------------------------
@@ -161,6 +161,14 @@ def test_proxmo() -> None:
     inputs = played([(1.0, [1, 3]), (0.0, [2, 3])], terms={1: [1.0, 0.0], 2: [0.5, 0.75**0.5]})
     found = one(inputs, "proxmo", "means")
     np.testing.assert_allclose(found, [[5 + 10 / 3], [-5 - 10 / 3]], rtol=1e-6)
+
+
+def test_proxmo_compares_observations_without_words_with_all_alike() -> None:
+    """At a temperature at which exp(-1 / temperature) is 0 in float32."""
+    value, real = np.array([3.0, 1.0, 2.0, 9.0], np.float32), np.array([True, True, True, False])
+    terms = np.array([[0, 0], [1, 0], [0, 1], [np.nan, np.nan]], np.float32)
+    found = jax.jit(functools.partial(soft_baseline, temperature=0.005))(value, terms, real)
+    np.testing.assert_allclose(found[:3], [2.0, 1.0, 2.0], rtol=1e-6)
 
 
 def test_proxmo_modulates_rare_successes_up_and_rare_failures_down() -> None:

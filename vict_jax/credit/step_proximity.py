@@ -47,8 +47,8 @@ def soft_baseline(value: jax.Array, terms: jax.Array, real: jax.Array, *, temper
     """
     terms = jnp.where(real[:, None], terms, 0.0)
     cosine = jnp.dot(terms, terms.T, precision=jax.lax.Precision.HIGHEST)
-    # No cosine is above 1, that of a step with itself: nothing overflows.
-    weight = jnp.exp((cosine - 1.0) / temperature)
+    highest = jnp.max(jnp.where(real[:, None], cosine, -1.0), axis=0)
+    weight = jnp.exp((cosine - highest) / temperature)
 
     def add(seen: Sums, row: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Sums, None]:
         total, mass = seen
