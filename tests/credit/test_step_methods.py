@@ -215,7 +215,7 @@ def corners() -> dict[str, CreditOutput]:
 
 @pytest.mark.parametrize("method", NAMES)
 def test_all_fail_and_one_real_rollout_give_nothing(corners: dict[str, CreditOutput], method: str) -> None:
-    """A rollout alone in its group is compared with nobody, not even with itself at another time."""
+    """The real rollout sees each observation once; one that comes back is compared with itself."""
     output = corners[method]
     np.testing.assert_array_equal(output.advantages[0], 0.0)
     if method != "proxmo":
