@@ -15,6 +15,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     Attributes:
       reply: from the messages of a request to what the model says; its answers state 10 and 2 tokens.
+      limit: messages that the model takes; 0 for any number.
       seen: (headers and path, fields) of every request.
     """
 
@@ -24,6 +25,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.plan: list[tuple[int, dict[str, str], bytes]] = []
         self.reply: Callable[[list[dict[str, str]]], str] | None = None
+        self.limit = 0
         self.seen: list[tuple[dict[str, str], Any]] = []
 
     @property
@@ -46,7 +48,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen.append(({**self.headers, "path": self.path}, body))
-        if self.server.plan or self.server.reply is None:
+        if 0 < self.server.limit < len(body["messages"]):
+            status, headers, answer = 400, {}, b'{"error": {"code": "context_length_exceeded"}}'
+        elif self.server.plan or self.server.reply is None:
             status, headers, answer = self.server.plan.pop(0)
         else:
             usage = {"prompt_tokens": 10, "completion_tokens": 2}
