@@ -45,6 +45,16 @@ class Relation(enum.IntEnum):
 
 NUM_RELATIONS = len(Relation)
 
+
+class Kind(enum.IntEnum):
+    """Categories of rubric items (TRCA, arXiv 2608.16156); NONE is padding."""
+
+    NONE = 0
+    EVIDENCE = 1
+    EXECUTION = 2
+    INVALIDITY = 3
+
+
 # F_x (Eq. 3): (satisfied bool[M], params) -> score f32[].
 Aggregate = Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array]
 
@@ -83,6 +93,12 @@ class CreditInputs:
         action is in; None unless a method needs it (`vict_jax.observations`).
       state_terms: f32[G, N, T, D], words of the observation before each action, a vector of length 1, or 0
         without words; None unless a method needs it (`vict_jax.observations`).
+      rubric: bool[G, N, T, J], item j of the task's rubric fired on the transition of action t; None unless a
+        method needs it (`vict_jax.rubric`), as the next two.
+      rubric_kind: i8[G, J], `Kind` code of each item.
+      context_id: i32[G, N, T], identifier of the structured context that the action was taken in.
+      hindsight_logp: f32[G, N, T], mean log-probability of the trained tokens of each step where the prompt
+        begins with the outcome of a success; None unless a method needs it (`vict_jax.hindsight`).
     """
 
     score: jax.Array
@@ -108,6 +124,10 @@ class CreditInputs:
     value: jax.Array
     cluster_id: jax.Array | None = None
     state_terms: jax.Array | None = None
+    rubric: jax.Array | None = None
+    rubric_kind: jax.Array | None = None
+    context_id: jax.Array | None = None
+    hindsight_logp: jax.Array | None = None
 
 
 @pytree

@@ -293,7 +293,7 @@ def pad(
 ) -> CreditInputs:
     """Append padding full of NaN and garbage; only the masks, `usable` and `requires` are as promised."""
     rng = np.random.default_rng(seed)
-    more = {"g": groups, "n": rollouts, "t": steps, "s": steps, "m": atoms, "v": variables, "d": 0}
+    more = {"g": groups, "n": rollouts, "t": steps, "s": steps, "m": atoms, "v": variables, "d": 0, "j": 0}
     axes = {
         "score": "gn",
         "status": "gnsm",
@@ -317,6 +317,10 @@ def pad(
         "value": "gnt",
         "cluster_id": "gnt",
         "state_terms": "gntd",
+        "rubric": "gntj",
+        "rubric_kind": "gj",
+        "context_id": "gnt",
+        "hindsight_logp": "gnt",
     }
     axes = {name: of for name, of in axes.items() if getattr(inputs, name) is not None}
 

@@ -11,12 +11,14 @@ import numpy as np
 from tests.credit import builders
 from vict_jax.credit.methods import STEP_METHODS
 from vict_jax.credit.options import VictOptions
-from vict_jax.types import CreditInputs, CreditOutput
+from vict_jax.types import CreditInputs, CreditOutput, Kind
 
 NAMES = tuple(STEP_METHODS)
 # Groups, rollouts, steps, atoms and variables of every batch that is run: one shape, compiled once.
 SHAPE = (7, 7, 9, 6, 6)
 WORDS = 10  # and so states 0 to 9 in what is built by hand
+# Items of a rubric built by hand.
+KINDS = np.array([Kind.EVIDENCE, Kind.EVIDENCE, Kind.EXECUTION, Kind.INVALIDITY, Kind.NONE], np.int8)
 
 
 def played(
@@ -24,6 +26,8 @@ def played(
     *,
     actions: Sequence[Sequence[int]] | None = None,
     terms: dict[int, Sequence[float]] | None = None,
+    fired: Sequence[tuple[int, int, int]] = (),
+    hindsight: Sequence[Sequence[float]] | None = None,
 ) -> CreditInputs:
     """One task group with one atom that holds in rollouts of score 1.
 
@@ -31,6 +35,8 @@ def played(
       rollouts: score, and the observation before each action and after the last one.
       actions: of each rollout; all the same if left out.
       terms: vector of the words of each observation; no two observations share a word if left out.
+      fired: (rollout, step, item of `KINDS`). Contexts are observations.
+      hindsight: log-probability of each step of each rollout; 0 if left out.
     """
     of_rollout = [
         builders.rollout(
@@ -51,8 +57,21 @@ def played(
     vectors = np.eye(WORDS, dtype=np.float32)[state[..., :-1]]
     for name, vector in (terms or {}).items():
         vectors[state[..., :-1] == name] = np.pad(vector, (0, WORDS - len(vector)))
+    rubric, logp = np.zeros((1, n, t, len(KINDS)), bool), np.zeros((1, n, t), np.float32)
+    for place in fired:
+        rubric[0][place] = True
+    for i, row in enumerate(hindsight or ()):
+        logp[0, i, : len(row)] = row
     return dataclasses.replace(
-        inputs, state_id=state, action_id=action, cluster_id=state[..., :-1], state_terms=vectors
+        inputs,
+        state_id=state,
+        action_id=action,
+        cluster_id=state[..., :-1],
+        state_terms=vectors,
+        rubric=rubric,
+        rubric_kind=KINDS[None],
+        context_id=state[..., :-1],
+        hindsight_logp=logp,
     )
 
 
@@ -77,6 +96,10 @@ def random_steps(seed: int, *, groups: int = 6, rollouts: int = 5, steps: int = 
         "action_id": rng.integers(1, 3, shape).astype(np.int32),
         "cluster_id": (state[..., :-1] // 2).astype(np.int32),
         "state_terms": words[state[..., :-1]].astype(np.float32),
+        "rubric": rng.random((*shape, len(KINDS))) < 0.3,
+        "rubric_kind": rng.choice(list(Kind), (groups, len(KINDS))).astype(np.int8),
+        "context_id": (state[..., :-1] % 3 + 1).astype(np.int32),
+        "hindsight_logp": np.log(rng.random(shape)).astype(np.float32) * 4,
     }
     return dataclasses.replace(inputs, **changes)
 

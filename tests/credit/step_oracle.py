@@ -16,7 +16,7 @@ import numpy as np
 
 from vict_jax.credit.options import VictOptions
 from vict_jax.credit.step_options import StepOptions
-from vict_jax.types import CreditInputs
+from vict_jax.types import CreditInputs, Kind
 
 Step = tuple[int, int]
 Values = dict[Step, float]
@@ -40,6 +40,10 @@ class Group:
         self.action = {(n, t): int(inputs.action_id[n, t]) for n, t in self.steps}
         self.cluster = {s: int(inputs.cluster_id[s]) for s in self.steps}
         self.terms = {s: np.asarray(inputs.state_terms[s], np.float64) for s in self.steps}
+        self.fired = {s: [bool(x) for x in inputs.rubric[s]] for s in self.steps}
+        self.kinds = [Kind(int(code)) for code in inputs.rubric_kind]
+        self.context = {s: int(inputs.context_id[s]) for s in self.steps}
+        self.hindsight = {s: float(inputs.hindsight_logp[s]) for s in self.steps}
 
     def returns(self, gamma: float, pay: float) -> Values:
         out: Values = {}
@@ -207,6 +211,59 @@ def proxmo(group: Group, options: VictOptions) -> Values:
     return out
 
 
+def rubric_reward(group: Group, options: VictOptions) -> Values:
+    """r of each step, by the potential of coverage as the paper defines it."""
+    o = options.trca
+    budget = {
+        Kind.NONE: 0.0,
+        Kind.EVIDENCE: o.evidence,
+        Kind.EXECUTION: o.execution,
+        Kind.INVALIDITY: o.invalidity,
+    }
+    pay = [budget[kind] / group.kinds.count(kind) for kind in group.kinds]
+    good = [kind in (Kind.EVIDENCE, Kind.EXECUTION) for kind in group.kinds]
+    out: Values = {}
+    for n in group.rollouts:
+        before = 0.0
+        for t in range(group.length[n]):
+            covered = [any(group.fired[n, u][j] for u in range(t + 1)) for j in range(len(pay))]
+            potential = sum(p for p, c, g in zip(pay, covered, good, strict=True) if c and g)
+            foundational = sum(p for p, fired in zip(pay, group.fired[n, t], strict=True) if fired)
+            out[n, t] = (1 - o.breakthrough) * foundational + o.breakthrough * (potential - before)
+            before = potential
+    return out
+
+
+def trca(group: Group, options: VictOptions) -> Values:
+    o, reward = options.trca, rubric_reward(group, options)
+    returns = group.returns(o.gamma, options.steps.pay)
+    for n, t in group.steps:
+        returns[n, t] += sum(o.gamma ** (k - t) * reward[n, k] for k in range(t, group.length[n]))
+    steps, _ = within(returns, lambda s: group.context[s], o.mode, options.eps)
+    outcome = episode(group, o.mode, options)
+    return {s: outcome[s[0]] + o.omega * steps[s] for s in group.steps}
+
+
+def hcapo(group: Group, options: VictOptions) -> Values:
+    o, values = options.hcapo, dict[Step, float]()
+    for n in group.rollouts:
+        score = [math.exp(group.hindsight[n, t] / o.temperature) for t in range(group.length[n])]
+        for t in range(group.length[n]):
+            rho = min(max(score[t] / (sum(score) / len(score)), o.rho_low), o.rho_high)
+            left = group.length[n] - 1 - t
+            values[n, t] = rho * o.gamma**left * options.steps.pay * group.total[n]
+    smooth = dict(values)
+    for n, t in group.steps:
+        if t + 1 < group.length[n]:
+            smooth[n, t] = (1 - o.smoothing) * values[n, t] + o.smoothing * values[n, t + 1]
+    micro, _ = within(smooth, lambda s: "all", "mean_std", options.eps)
+    outcome = episode(group, "mean_std", options)
+    return {
+        s: outcome[s[0]] + o.omega * (max(micro[s], 0.0) if group.success[s[0]] else micro[s])
+        for s in group.steps
+    }
+
+
 ORACLES: dict[str, Callable[[Group, VictOptions], Values]] = {
     "gigpo": gigpo,
     "gigpo_similar": lambda group, options: gigpo(group, options, similar=True),
@@ -215,6 +272,8 @@ ORACLES: dict[str, Callable[[Group, VictOptions], Values]] = {
     "graphgpo": graphgpo,
     "rewardflow": rewardflow,
     "proxmo": proxmo,
+    "trca": trca,
+    "hcapo": hcapo,
 }
 
 

@@ -19,10 +19,12 @@ from vict_jax.credit.options import VictOptions
 from vict_jax.credit.step_options import (
     GigpoOptions,
     GraphGpoOptions,
+    HcapoOptions,
     HgpoOptions,
     ProxmoOptions,
     RewardFlowOptions,
     StepOptions,
+    TrcaOptions,
 )
 from vict_jax.credit.step_proximity import modulation, soft_baseline
 from vict_jax.types import CreditInputs, CreditOutput
@@ -39,6 +41,8 @@ VARIANTS = {
         graphgpo=GraphGpoOptions(mode="mean"),
         rewardflow=RewardFlowOptions(gamma=0.5, omega=2.0),
         proxmo=ProxmoOptions(temperature=0.5 / LN2, modulation=0.0),
+        trca=TrcaOptions(mode="mean"),
+        hcapo=HcapoOptions(smoothing=0.5),
     ),
     "rows": VictOptions(
         steps=StepOptions(pay=3.0, rows=True, success_only=True),
@@ -46,6 +50,8 @@ VARIANTS = {
         graphgpo=GraphGpoOptions(omega=2.0, gamma=0.5),
         rewardflow=RewardFlowOptions(mode="mean_std", omega=0.5, gamma=0.5),
         proxmo=ProxmoOptions(omega=2.0, gamma=0.5, temperature=0.5, modulation=1.0, steepness=2.0),
+        trca=TrcaOptions(omega=2.0, gamma=0.5, breakthrough=0.25, evidence=2.0, invalidity=-0.5),
+        hcapo=HcapoOptions(omega=2.0, gamma=0.5, temperature=2.0, rho_low=0.5, rho_high=2.0),
     ),
 }
 SEEDS = range(5)
@@ -196,6 +202,10 @@ def test_a_loop_makes_no_way_shorter_and_only_successes_lead_to_the_goal() -> No
 # --- nothing to compare ---------------------------------------------------------------------------
 
 
+# These compare all steps of a task, and so first with second ones.
+AMONG_ALL = ("proxmo", "hcapo")
+
+
 @pytest.fixture(scope="module")
 def corners() -> dict[str, CreditOutput]:
     """Groups of three rollouts of two steps: all fail; one is real; all win alike; all win, at other speeds;
@@ -218,7 +228,7 @@ def test_all_fail_and_one_real_rollout_give_nothing(corners: dict[str, CreditOut
     """The real rollout sees each observation once; one that comes back is compared with itself."""
     output = corners[method]
     np.testing.assert_array_equal(output.advantages[0], 0.0)
-    if method != "proxmo":
+    if method not in AMONG_ALL:
         np.testing.assert_array_equal(output.advantages[1], 0.0)
     assert float(output.diagnostics["dead_groups"]) == 1.0
 
@@ -236,7 +246,7 @@ def test_equal_successes_give_nothing_and_unequal_ones_compare_steps(
     corners: dict[str, CreditOutput], method: str
 ) -> None:
     output = corners[method]
-    if method != "proxmo":  # it compares first with second steps, too
+    if method not in AMONG_ALL:
         np.testing.assert_array_equal(output.advantages[2], 0.0)
     if method == "salt":  # shares outcome advantages, of which there are none
         np.testing.assert_array_equal(output.advantages[3], 0.0)
@@ -252,7 +262,7 @@ def test_values_that_are_equal_but_for_rounding_are_equal(
     corners: dict[str, CreditOutput], method: str
 ) -> None:
     """Three returns of 10 / 3 and of 9.5 / 3, whose mean may be off by a bit."""
-    if method != "proxmo":
+    if method not in AMONG_ALL:
         np.testing.assert_array_equal(corners[method].advantages[4], 0.0)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from vict_jax.types import CreditInputs, Status
 
-# Axes of each field: G groups, N rollouts, T steps, S = T + 1 states, M atoms, V variables, D words.
+# Axes of each field: G groups, N rollouts, T steps, S = T + 1 states, M atoms, V variables, D words, J items.
 _AXES = {
     "score": ("GN", jnp.float32),
     "status": ("GNSM", jnp.int8),
@@ -31,9 +31,13 @@ _AXES = {
     "value": ("GNT", jnp.float32),
     "cluster_id": ("GNT", jnp.int32),
     "state_terms": ("GNTD", jnp.float32),
+    "rubric": ("GNTJ", jnp.bool_),
+    "rubric_kind": ("GJ", jnp.int8),
+    "context_id": ("GNT", jnp.int32),
+    "hindsight_logp": ("GNT", jnp.float32),
 }
 # Fields that only some methods need; None where nobody made them.
-OPTIONAL = ("cluster_id", "state_terms")
+OPTIONAL = ("cluster_id", "state_terms", "rubric", "rubric_kind", "context_id", "hindsight_logp")
 
 
 def check_inputs(inputs: CreditInputs) -> None:
@@ -46,6 +50,7 @@ def check_inputs(inputs: CreditInputs) -> None:
     groups, rollouts, steps = inputs.commits.shape
     size = dict(zip("GNTSMV", (groups, rollouts, steps, steps + 1, *inputs.binds.shape[1:]), strict=True))
     size["D"] = 0 if inputs.state_terms is None else inputs.state_terms.shape[-1]
+    size["J"] = 0 if inputs.rubric_kind is None else inputs.rubric_kind.shape[-1]
     for name, (axes, dtype) in _AXES.items():
         array = getattr(inputs, name)
         if array is None and name in OPTIONAL:

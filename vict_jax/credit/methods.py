@@ -17,8 +17,10 @@ from vict_jax.credit.options import VictOptions
 from vict_jax.credit.rules import VICT, Rule
 from vict_jax.credit.step_anchor import GIGPO, GIGPO_SIMILAR, HGPO, SALT
 from vict_jax.credit.step_graph import GRAPHGPO, REWARDFLOW
+from vict_jax.credit.step_hindsight import HCAPO
 from vict_jax.credit.step_method import StepCredit, StepMethod, step_diagnostics
 from vict_jax.credit.step_proximity import PROXMO
+from vict_jax.credit.step_rubric import TRCA
 from vict_jax.credit.vict import apply_rules, correct_outcome, outcome_only, uncorrected
 from vict_jax.types import Aggregate, CreditInputs, CreditOutput
 
@@ -40,8 +42,8 @@ class CreditMethod:
       rule: corrects the outcome advantage; None for a method without corrections.
       base: outcome advantage in place of `options.base`.
       estimator: `(inputs, options) -> CreditOutput`, in place of an outcome advantage; only without a rule.
-      needs: fields of `CreditInputs` that a model makes ("value"), or the host from texts (`observations`);
-        the training loop fills these in.
+      needs: fields of `CreditInputs` that a model makes ("value", "hindsight_logp"), or the host from the
+        rollouts (`observations`, `rubric`); the training loop fills these in.
       steps: a step-level method, in place of an outcome advantage.
     """
 
@@ -93,6 +95,8 @@ STEP_METHODS: Mapping[str, CreditMethod] = {
         "graphgpo": GRAPHGPO,
         "rewardflow": REWARDFLOW,
         "proxmo": PROXMO,
+        "trca": TRCA,
+        "hcapo": HCAPO,
     }.items()
 }
 # What may be put on top of a method, after a plus sign.

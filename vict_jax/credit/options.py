@@ -11,10 +11,12 @@ from vict_jax.credit.correction import CENTERS, SCALES
 from vict_jax.credit.step_options import (
     GigpoOptions,
     GraphGpoOptions,
+    HcapoOptions,
     HgpoOptions,
     ProxmoOptions,
     RewardFlowOptions,
     StepOptions,
+    TrcaOptions,
     require,
 )
 
@@ -65,6 +67,8 @@ class VictOptions:
     graphgpo: GraphGpoOptions = dataclasses.field(default=GraphGpoOptions())
     rewardflow: RewardFlowOptions = dataclasses.field(default=RewardFlowOptions())
     proxmo: ProxmoOptions = dataclasses.field(default=ProxmoOptions())
+    trca: TrcaOptions = dataclasses.field(default=TrcaOptions())
+    hcapo: HcapoOptions = dataclasses.field(default=HcapoOptions())
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {

@@ -166,3 +166,60 @@ class ProxmoOptions:
             "a finite number above 0",
         )
         require(self.terms >= 1, "proxmo.terms", self.terms, "1 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrcaOptions:
+    """TRCA (arXiv 2608.16156).
+
+    Attributes:
+      mode: of both parts. omega: weight of the step part (paper).
+      gamma: discount of step returns (paper).
+      breakthrough: lambda, the share of the breakthrough reward; the rest is the foundational one (paper).
+      evidence, execution, invalidity: budgets b of the categories; the paper does not tell its own.
+    """
+
+    mode: str = "mean_std"
+    omega: float = 1.0
+    gamma: float = 0.95
+    breakthrough: float = 0.8
+    evidence: float = 1.0
+    execution: float = 1.0
+    invalidity: float = -1.0
+
+    def __post_init__(self) -> None:
+        _mode("trca", self.mode)
+        _number("trca", self, ("omega", "evidence", "execution"), 0, float("inf"))
+        _number("trca", self, ("gamma", "breakthrough"), 0, 1)
+        allowed = "a finite number, 0 or less"
+        require(-float("inf") < self.invalidity <= 0, "trca.invalidity", self.invalidity, allowed)
+
+
+@dataclasses.dataclass(frozen=True)
+class HcapoOptions:
+    """HCAPO (arXiv 2603.08754).
+
+    Attributes:
+      omega: weight of the micro part (paper). gamma: discount of the return (paper).
+      temperature: of the hindsight score, exp(mean log-probability / temperature) (paper).
+      rho_low, rho_high: bounds of the ratio rho (paper).
+      smoothing: share of the next step's Q in each step's (paper: 0.5 as an option).
+      outcome_tokens: most tokens of the outcome in the prompt of the hindsight pass.
+    """
+
+    omega: float = 1.0
+    gamma: float = 0.95
+    temperature: float = 5.0
+    rho_low: float = 0.8
+    rho_high: float = 1.2
+    smoothing: float = 0.0
+    outcome_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        _number("hcapo", self, ("omega",), 0, float("inf"))
+        _number("hcapo", self, ("gamma", "smoothing"), 0, 1)
+        _number("hcapo", self, ("rho_low",), 0, 1)
+        _number("hcapo", self, ("rho_high",), 1, float("inf"))
+        ok = 0 < self.temperature < float("inf")
+        require(ok, "hcapo.temperature", self.temperature, "a finite number above 0")
+        require(self.outcome_tokens >= 1, "hcapo.outcome_tokens", self.outcome_tokens, "1 or more")
