@@ -37,7 +37,7 @@ class TauBenchOptions:
     Attributes:
       domain: `retail` or `airline`.
       data_dir: folder of the real data, as `envs.tau_bench.importer` writes it; empty: generated tasks.
-      task_types: of generated tasks; empty: all of the domain.
+      task_types: of generated tasks, which take turns; one may come more than once; empty: all of the domain.
       num_train, num_dev, num_test: generated tasks of each split.
       seed: of the generated tasks.
       max_steps: actions after which an unended episode is over, with score 0.

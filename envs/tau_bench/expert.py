@@ -135,7 +135,7 @@ def _address(wish: Any, key: Any, order: Any, user_id: str, memory: Memory) -> C
 
 
 def _exchange(wish: Any, key: Any, order: Any, user_id: str, memory: Memory) -> Call | None:
-    item = next(item for item in order["items"] if item["name"].lower() == wish["item"])
+    item = next(item for item in order["items"] if item["name"] == wish["item"])
     method = _method(wish["how"], order, user_id, memory)
     variants = _read(memory, "get_product_details", product_id=item["product_id"])["variants"].values()
     for color in (wish["first"], wish["second"]):
@@ -148,7 +148,7 @@ def _exchange(wish: Any, key: Any, order: Any, user_id: str, memory: Memory) -> 
 
 def _return(wish: Any, key: Any, order: Any, user_id: str, memory: Memory) -> Call:
     names = wish["items"].split(" and the ")
-    ids = [item["item_id"] for name in names for item in order["items"] if item["name"].lower() == name]
+    ids = [item["item_id"] for name in names for item in order["items"] if item["name"] == name]
     method = _method(wish["how"], order, user_id, memory)
     return Call("return_delivered_order_items", {**key, "item_ids": ids, "payment_method_id": method})
 

@@ -59,8 +59,9 @@ class _Shop:
         items = []
         for product in rng.sample(self.products, 2):
             variant = rng.choice(list(product["variants"].values()))
-            kept = {key: variant[key] for key in ("item_id", "price", "options")}
-            items.append({"name": product["name"], "product_id": product["product_id"], **kept})
+            item = {"name": product["name"], "item_id": variant["item_id"]}
+            item |= {"product_id": product["product_id"], "price": variant["price"]}
+            items.append({**item, "options": variant["options"]})
         user = self.users[user_id]
         method = rng.choice(list(user["payment_methods"]))
         amount = sum(item["price"] for item in items)
@@ -168,10 +169,8 @@ def _exchange(shop: _Shop, rng: random.Random) -> Scenario:
         "new_item_ids": [wanted["item_id"]],
         "payment_method_id": method,
     }
-    name = item["name"].lower()
-    opening = (
-        f"Exchange the {name} of order {order_id} for a {colors[0]} one, or else {colors[1]}, paid {where}."
-    )
+    choice = f"a {colors[0]} one, or else {colors[1]}"
+    opening = f"Exchange the {item['name']} of order {order_id} for {choice}, paid {where}."
     look = Call("get_product_details", {"product_id": item["product_id"]})
     return shop.finish(opening, *reads, look, Call("exchange_delivered_order_items", kwargs))
 
@@ -182,7 +181,7 @@ def _return(shop: _Shop, rng: random.Random) -> Scenario:
     where, method, reads = _payment(shop, rng)
     ids = [item["item_id"] for item in items]
     kwargs = {"order_id": shop.order["order_id"], "item_ids": ids, "payment_method_id": method}
-    names = " and the ".join(item["name"].lower() for item in items)
+    names = " and the ".join(item["name"] for item in items)
     opening = f"Return the {names} of order {shop.order['order_id']}, refund {where}."
     return shop.finish(opening, *reads, Call("return_delivered_order_items", kwargs))
 
