@@ -215,6 +215,27 @@ def nothing_to_add(options: Any) -> str:
     return ""
 
 
+@dataclasses.dataclass(frozen=True)
+class StepNote:
+    """What an environment knows of one step of a rollout beyond the record, for credit by rubric.
+
+    Attributes:
+      context: where the agent stands before the action (page, place, tool, stage), in words; steps of a task
+        with the same context, evidence and statuses are compared with each other.
+      refused: the answer says that the action could not be done although `info["valid"]` was True.
+    """
+
+    context: str = ""
+    refused: bool = False
+
+
+def no_notes(
+    observations: Sequence[str], actions: Sequence[str], valid: Sequence[bool]
+) -> Sequence[StepNote]:
+    """`Domain.notes` of a domain whose evidence says where an agent stands."""
+    return [StepNote()] * len(actions)
+
+
 def no_data(options: Any, splits: Sequence[str]) -> Mapping[str, str]:
     """`Domain.manifest` of a domain that reads no files."""
     return {}
@@ -245,6 +266,8 @@ class Domain:
         the version of the rules); shown and stored wherever a score is, "" for nothing.
       guide: options -> what a model that was not trained here is told before the first observation: what it
         is about, and the form of an action; "" if the observations say that.
+      notes: (T observations, each before its action, T actions, T flags `info["valid"]`) -> T notes. It sees
+        what the policy sees and no more; the answer to the last action is not there.
     """
 
     name: str
@@ -262,3 +285,4 @@ class Domain:
     no_op: str = "do nothing"
     about: Callable[[Any], str] = nothing_to_add
     guide: Callable[[Any], str] = nothing_to_add
+    notes: Callable[[Sequence[str], Sequence[str], Sequence[bool]], Sequence[StepNote]] = no_notes

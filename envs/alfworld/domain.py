@@ -14,6 +14,7 @@ from envs.alfworld import expert, generate, pddl, verifier
 from envs.alfworld.engine import Engine, NativeEngine
 from envs.alfworld.game import TASK_TYPES, Game, TextVersion
 from envs.alfworld.mutations import mutations as game_mutations
+from envs.alfworld.notes import notes
 from envs.base import Domain, Observation, StepResult, Task, VerifierRecord
 
 _CORPUS_GAMES = 240
@@ -263,4 +264,5 @@ DOMAIN = Domain(
     mutations=mutations,
     manifest=manifest,
     guide=guide,
+    notes=notes,
 )

@@ -23,6 +23,7 @@ from envs.search_qa.data import (
 )
 from envs.search_qa.generator import QUESTIONS_PER_WORLD, make_world, names_in
 from envs.search_qa.mutations import mutations as question_mutations
+from envs.search_qa.notes import notes
 from envs.search_qa.protocol import (
     ANSWER,
     BARE_PROMPT,
@@ -340,4 +341,5 @@ DOMAIN = Domain(
     manifest=manifest,
     no_op=f"<{THINK}></{THINK}><{SEARCH}></{SEARCH}>",
     guide=guide,
+    notes=notes,
 )

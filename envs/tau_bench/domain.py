@@ -17,6 +17,7 @@ from envs.tau_bench import conduct, data, expert, generator, moves, plan, verifi
 from envs.tau_bench.action import SAY, Malformed, Style, class_name, parameters, parse, write
 from envs.tau_bench.customer import EndpointCustomer, Script, ScriptedCustomer
 from envs.tau_bench.data import Bench, Call, TaskSpec
+from envs.tau_bench.notes import notes
 from envs.tau_bench.scenario import Scenario
 from envs.tau_bench.session import Customer, Session
 from envs.tau_bench.tools import TOOLS
@@ -326,4 +327,5 @@ DOMAIN = Domain(
     no_op="think nothing",
     about=about,
     guide=guide,
+    notes=notes,
 )

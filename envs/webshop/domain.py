@@ -12,6 +12,7 @@ from envs.base import Domain, Observation, StepResult, Task, VerifierRecord
 from envs.webshop import catalogue, expert, generator, goals, raw, verifier
 from envs.webshop import mutations as changed
 from envs.webshop.native import Session, WebShop
+from envs.webshop.notes import notes
 from envs.webshop.pages import PER_PAGE, SEP, Page
 from envs.webshop.reward import MODES
 
@@ -294,4 +295,5 @@ DOMAIN = Domain(
     manifest=manifest,
     about=about,
     guide=guide,
+    notes=notes,
 )
