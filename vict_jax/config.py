@@ -24,6 +24,7 @@ from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
 from vict_jax.rollout.options import RolloutOptions
+from vict_jax.shaping import RewardOptions
 from vict_jax.sharding import MeshOptions
 
 C = TypeVar("C")
@@ -152,7 +153,11 @@ class WarmStartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """The update loop: `groups` tasks x `rollouts` rollouts of each, every update."""
+    """The update loop: `groups` tasks x `rollouts` rollouts of each, every update.
+
+    `resample_groups`: groups of equal return are dropped and new tasks played in their place, at most this
+    many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
+    """
 
     updates: int = 50
     groups: int = 16
@@ -161,11 +166,13 @@ class TrainOptions:
     checkpoint_every: int = 5
     keep_checkpoints: int = 2
     split: str = "train"
+    resample_groups: int = 0
 
     def __post_init__(self) -> None:
         for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
-        _require(self.updates >= 0, "train.updates", self.updates, "0 or more")
+        for name in ("updates", "resample_groups"):
+            _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "0 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +251,7 @@ class RunConfig:
     train: TrainOptions
     ppo: PpoOptions
     optimizer: OptimizerOptions
+    reward: RewardOptions
     credit: CreditOptions
     conformance: ConformanceOptions
     eval: EvalOptions
@@ -258,6 +266,7 @@ class RunConfig:
             self.rollout.temperature,
             "above 0 in training",
         )
+        self.reward.limit(self.rollout)  # which checks the buffer
 
 
 # Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.
@@ -269,6 +278,7 @@ _SECTIONS: dict[str, type] = {
     "train": TrainOptions,
     "ppo": PpoOptions,
     "optimizer": OptimizerOptions,
+    "reward": RewardOptions,
     "conformance": ConformanceOptions,
     "eval": EvalOptions,
 }

@@ -19,6 +19,8 @@ from envs.base import Domain, Task
 from envs.lookup import environment
 from envs.pool import EnvPool
 from vict_jax.config import RunConfig
+from vict_jax.credit.methods import needs
+from vict_jax.learner import value
 from vict_jax.metrics import RunError, read_json, write_json
 from vict_jax.models import decoder, hf, lora
 from vict_jax.models.config import ModelConfig
@@ -126,9 +128,32 @@ def abstract_params(job: Job) -> Any:
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params, shardings)
 
 
+def needs_values(config: RunConfig) -> bool:
+    """Whether the credit method needs a critic, which is trained beside the policy then."""
+    return "value" in needs([config.credit.method], config.credit.options)
+
+
+def with_value_head(job: Job, params: nnx.State) -> nnx.State:
+    """The policy's trained parameters and, if the credit method needs one, a new value head."""
+    if not needs_values(job.config):
+        return params
+    return value.attach(params, value.new_head(job.model.d_model, job.mesh))
+
+
+def abstract_trained(job: Job) -> Any:
+    """Shapes, dtypes and shardings of what `with_value_head` returns."""
+    params = abstract_params(job)
+    if not needs_values(job.config):
+        return params
+    return value.attach(params, value.abstract_head(job.model.d_model, job.mesh))
+
+
 def policy(job: Job, params: nnx.State) -> Policy:
-    """The model with the trained parameters `params`, for sampling and scoring; nothing is copied."""
-    return job.graphdef, lora.combine(job.frozen, params)
+    """The model with the trained parameters `params`, for sampling and scoring; nothing is copied.
+
+    A value head among them is left out.
+    """
+    return job.graphdef, lora.combine(job.frozen, value.without_head(params))
 
 
 def reference_policy(job: Job, start: nnx.State) -> Policy:
@@ -144,7 +169,7 @@ def reference_policy(job: Job, start: nnx.State) -> Policy:
 def parameter_counts(job: Job) -> str:
     """How many parameters there are, and are trained."""
     trainable, frozen = (
-        sum(x.size for x in jax.tree.leaves(tree)) for tree in (abstract_params(job), job.frozen)
+        sum(x.size for x in jax.tree.leaves(tree)) for tree in (abstract_trained(job), job.frozen)
     )
     total, adapters = f"{(trainable + frozen) / 1e6:.2f}M parameters", job.model.lora
     if adapters is None:

@@ -12,7 +12,8 @@ from flax import nnx
 
 from vict_jax import checkpoint
 from vict_jax.config import RunConfig
-from vict_jax.job import Job, abstract_params
+from vict_jax.job import Job, abstract_params, abstract_trained
+from vict_jax.learner import value
 from vict_jax.learner.microbatch import LearnerState, abstract_state
 from vict_jax.learner.optimizer import make_optimizer
 from vict_jax.metrics import RunError, disk_full_is_clear
@@ -31,8 +32,9 @@ def copy(tree: Any) -> Any:
 
 def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
     """Keep the warm-started policy as the reference of the KL term."""
+    start = value.without_head(params)
     with disk_full_is_clear(workdir / "checkpoints"):
-        checkpoint.save(workdir / "checkpoints" / "reference", 0, params, {}, keep=1)
+        checkpoint.save(workdir / "checkpoints" / "reference", 0, start, {}, keep=1)
 
 
 def save(workdir: pathlib.Path, update: int, state: LearnerState, *, keep: int) -> None:
@@ -50,7 +52,7 @@ def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, Learn
     folder = workdir / "checkpoints"
     if not checkpoint.steps(folder / "state"):
         return None
-    fresh = abstract_state(abstract_params(job), optimizer)
+    fresh = abstract_state(abstract_trained(job), optimizer)
     try:
         state = checkpoint.restore(folder / "state", fresh)
     except checkpoint.CheckpointError as error:
@@ -75,16 +77,18 @@ def restore_reference(job: Job, workdir: pathlib.Path) -> nnx.State:
 def load_params(job: Job, workdir: pathlib.Path, update: int | None) -> tuple[int, nnx.State]:
     """Parameters of a finished or unfinished run: of its newest state, or of a chosen update (0: warm start).
 
+    Those of the policy, without a value head.
+
     Raises:
       RunError: there is no such checkpoint; names those there are.
     """
     folder = workdir / "checkpoints"
     optimizer = make_optimizer(job.config.optimizer, total_steps=optimizer_steps(job.config))
-    fresh = abstract_state(abstract_params(job), optimizer)
+    fresh = abstract_state(abstract_trained(job), optimizer)
     try:
         if update == 0:
-            return 0, checkpoint.restore(folder / "reference", fresh.params).tree
+            return 0, checkpoint.restore(folder / "reference", abstract_params(job)).tree
         restored = checkpoint.restore(folder / "state", fresh, step=update)
     except checkpoint.CheckpointError as error:
         raise RunError(f"{error} (update 0 is always kept: the warm start)") from error
-    return restored.step, restored.tree.params
+    return restored.step, value.without_head(restored.tree.params)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import pathlib
 import time
 from collections.abc import Iterator
@@ -23,24 +22,24 @@ from flax import nnx
 
 from envs.verdict import Verdict
 from vict_jax import gate, observations, proofs, summary
-from vict_jax.batching import Rollout, TokenSequence, credit_inputs, to_device, to_host
+from vict_jax.batching import TokenSequence, credit_inputs, to_device, to_host
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.credit.methods import needs
 from vict_jax.evaluate import evaluate
+from vict_jax.header import header
 from vict_jax.job import (
     Job,
     Policy,
     new_params,
     open_job,
-    parameter_counts,
-    policy,
     reference_policy,
-    update_tasks,
+    with_value_head,
 )
 from vict_jax.learner.microbatch import LearnerState, init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
-from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update, score_batch
+from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update
+from vict_jax.learner.value import Values
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.metrics import (
     MetricsWriter,
@@ -48,15 +47,13 @@ from vict_jax.metrics import (
     read_metrics,
     write_json,
 )
-from vict_jax.packing import pack_sequences, token_rows
-from vict_jax.rollout.collector import Collected, Progress, collect, demonstrations, open_session
+from vict_jax.packing import pack_sequences
+from vict_jax.resampling import Sampled, roll_out
+from vict_jax.rollout.collector import Collected, Progress, demonstrations
 from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
-from vict_jax.sharding import batch_parts, batch_sharding, replicated
+from vict_jax.scoring import Scored, score_rollouts
+from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import CreditInputs, CreditOutput
-
-# The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
-# cost no computation.
-_ROW_MULTIPLE = 64
 
 
 def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
@@ -78,7 +75,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
             if restored is None:
                 params = warm_start(job, metrics)
                 validate(job, metrics, params, update=0)
-                state = init_state(params, optimizer)
+                state = init_state(with_value_head(job, params), optimizer)
                 save_reference(workdir, state.params)
                 metrics.sync()
                 save(workdir, 0, state, keep=config.train.keep_checkpoints)
@@ -123,31 +120,6 @@ def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pat
         return None
     start = copy(state.params) if resumed is None else restore_reference(job, workdir)
     return reference_policy(job, start)
-
-
-def header(job: Job, verdict: Verdict) -> str:
-    """What runs, in a few lines: tasks, model, estimator, loss, conformance."""
-    config = job.config
-    credit, ppo, train_ = config.credit, config.ppo, config.train
-    about = job.domain.about(config.env.options)
-    name = f"{job.domain.name} ({about})" if about else job.domain.name
-    dead = "apply" if ppo.kl_on_dead_groups else "do not apply"
-    lines = {
-        "environment": f"{name}: {len(job.train_tasks)} training tasks, {len(job.eval_tasks)} of "
-        f"{config.eval.split}, {config.env.workers} workers",
-        "model": f"{parameter_counts(job)}, {job.model.num_layers} layers, vocabulary "
-        f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
-        "update": f"{train_.groups} tasks x {train_.rollouts} rollouts, {config.rollout.context} context of "
-        f"{config.rollout.max_context} tokens",
-        "credit": f"{credit.method}: base {credit.options.base}, each rollout counts once, group std with "
-        f"ddof=1; core {credit.options.core}, scale {credit.options.scale}, center {credit.options.center}",
-        "loss": f"PPO clip {ppo.clip_low}/{ppo.clip_high}, {ppo.aggregation}, KL {ppo.kl_estimator} x "
-        f"{ppo.kl_coefficient} as a loss, {dead} to dead groups",
-        "": "(a policy loss near 0 at the first on-policy step is expected; its gradient is not 0)",
-        "verifier": f"{gate.describe(verdict)}; checked again "
-        + (f"every {config.conformance.every} updates" if config.conformance.every else "never"),
-    }
-    return "\n".join(f"{name:12} {text}" for name, text in lines.items())
 
 
 def progress_updates(done: int, total: int) -> Iterator[int]:
@@ -249,22 +221,26 @@ def run_update(
       InvariantError: a correction has no proof.
     """
     seconds: dict[str, float] = {}
-    played = roll_out(job, state.params, update)
+    sampled = roll_out(job, state.params, update, fold(job.keys.rollout, update, job))
+    played = sampled.played
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
     with stopwatch(seconds, "gate"):
         if gate.due(job.config.conformance, update):
             verdict = gate.recheck(job, metrics, verdict, played.groups, update)
+    with stopwatch(seconds, "score"):
+        scored = score_rollouts(job, learner, state.params, reference, played)
     with stopwatch(seconds, "credit"):
-        inputs, output = credit(job, played, update, verdict)
+        inputs, output = credit(job, played, scored, update, verdict)
     with stopwatch(seconds, "log"):
         logged = proofs.write_update(
             workdir, update, played.groups, inputs, output, masked_families=verdict.masked_families
         )
     with stopwatch(seconds, "update"):
-        state, losses = learn(job, learner, state, reference, played.groups, output, update)
+        state, losses = learn(job, learner, state, scored, output, update)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
-        **rollout_figures(played),
+        **rollout_figures(sampled),
+        **scored.figures,
         "nonconforming_groups": int((~inputs.conforming).sum()),
         **{name: float(value) for name, value in output.diagnostics.items()},
         **losses,
@@ -282,23 +258,9 @@ def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[f"seconds/{name}"] = time.perf_counter() - began
 
 
-def roll_out(job: Job, params: nnx.State, update: int) -> Collected:
-    """The update's rollouts under the current policy."""
-    session = open_session(*policy(job, params), job.codec, job.config.rollout, job.mesh, job.examples)
-    return collect(
-        job.pool,
-        session,
-        job.codec,
-        update_tasks(job, update),
-        rollouts=job.config.train.rollouts,
-        key=fold(job.keys.rollout, update, job),
-        options=job.config.rollout,
-        max_steps=job.max_steps,
-        examples=job.examples,
-    )
-
-
-def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[CreditInputs, CreditOutput]:
+def credit(
+    job: Job, played: Collected, scored: Scored, update: int, verdict: Verdict
+) -> tuple[CreditInputs, CreditOutput]:
     """Credit of the update's rollouts, on the host; none where the verdict or their own scores forbid it.
 
     Raises:
@@ -313,6 +275,7 @@ def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[
         conforming=gate.conforming_groups(job.domain, verdict, groups),
         masked_families=verdict.masked_families,
     )
+    inputs = dataclasses.replace(inputs, **scored.inputs)
     chosen = job.config.credit
     inputs = observations.add_needed(
         inputs,
@@ -338,47 +301,35 @@ def credit(job: Job, played: Collected, update: int, verdict: Verdict) -> tuple[
 
 
 def learn(
-    job: Job,
-    learner: PpoLearner,
-    state: LearnerState,
-    reference: Policy | None,
-    groups: list[list[Rollout]],
-    output: CreditOutput,
-    update: int,
+    job: Job, learner: PpoLearner, state: LearnerState, scored: Scored, output: CreditOutput, update: int
 ) -> tuple[LearnerState, dict[str, float]]:
     """PPO on the update's tokens."""
-    ppo, size = job.config.ppo, job.config.train.rollouts
-    rows, report = token_rows(
-        groups,
-        group_size=size,
-        row_length=job.config.rollout.max_context,
-        row_multiple=math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh)),
-        isolate_rollouts=ppo.minibatches > 1,
-    )
-    batch = to_device(rows, batch_sharding(job.mesh))
-    ref_logp = None
-    if reference is not None:
-        ref_logp = score_batch(learner, *reference, batch, num_rollouts=len(groups) * size)
+    values = None
+    if output.value_target is not None:
+        values = Values(old=scored.inputs["value"], target=output.value_target)
+        values = to_device(values, replicated(job.mesh))
     state, losses = ppo_update(
         learner,
         state,
-        ref_logp,
-        batch,
+        scored.ref_logp,
+        scored.batch,
         to_device(output.advantages, replicated(job.mesh)),
         fold(job.keys.minibatch, update, job),
         update=update,
+        values=values,
     )
+    report = scored.report
     return state, {
         **losses,
         "token_rows": float(report.rows),
-        "row_fill": report.tokens / (report.rows * rows.ids.shape[1]),
+        "row_fill": report.tokens / (report.rows * scored.batch.ids.shape[1]),
     }
 
 
-def rollout_figures(played: Collected) -> dict[str, Any]:
-    """Success, length and everything countable of an update's rollouts."""
-    rollouts = [rollout for group in played.groups for rollout in group]
-    counts = dataclasses.asdict(played.counts)
+def rollout_figures(sampled: Sampled) -> dict[str, Any]:
+    """Success, length and everything countable of an update's rollouts, those of dropped groups included."""
+    rollouts = [rollout for group in [*sampled.played.groups, *sampled.dropped] for rollout in group]
+    counts = dataclasses.asdict(sampled.played.counts) | sampled.counts
     return {
         "success": float(np.mean([rollout.end.value == "success" for rollout in rollouts])),
         "score": float(np.mean([rollout.score for rollout in rollouts])),

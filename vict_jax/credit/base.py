@@ -132,7 +132,7 @@ def grpo_rows(
 
 
 def per_group(function: GroupAdvantage, *, rows: bool = False) -> Base:
-    """An estimator of the form of `BASES` from a function of one group; with `rows` it takes the lengths too."""
+    """An estimator of the form of `BASES` from a function of one group; with `rows` it gets lengths too."""
 
     def base(returns: Returns, *, eps: float) -> Outcome:
         values = [returns.total, returns.rollouts]
@@ -194,6 +194,16 @@ def reinforce_pp_baseline(returns: Returns, *, eps: float) -> Outcome:
     return Outcome(advantage, jnp.where(returns.steps, advantage[..., None], 0.0), scale)
 
 
+# How each estimator normalises, for the header of a run.
+STATISTICS: Mapping[str, str] = {
+    "grpo": "mean and std (ddof=1) of the group, each rollout counted once",
+    "rloo": "mean of the group's other rollouts, each counted once",
+    "dr_grpo": "mean of the group, each rollout counted once",
+    "grpo_rows": "mean and std (ddof=1) of the group, each STEP counted once",
+    "reinforce_pp": "return-to-go, mean and std (ddof=1) of the batch, each rollout counted once",
+    "reinforce_pp_rows": "return-to-go, mean and std (ddof=1) of the batch, each STEP counted once",
+    "reinforce_pp_baseline": "mean of the group, then std (ddof=1) of the batch, each rollout counted once",
+}
 BASES: Mapping[str, Base] = {
     "grpo": per_group(grpo),
     "rloo": per_group(rloo),

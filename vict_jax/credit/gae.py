@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over the steps of a rollout (GAE, arXiv 1506.02438; PPO, arXiv 1707.06347).
+"""Generalised advantage estimation over the steps of a rollout (GAE, arXiv 1506.02438).
 
 The critic's value of a step is read before its action (`learner.value`), so that advantages are [G, N, T] as
 those of every other method. There are no groups in it: a group of equal returns has an advantage wherever
@@ -48,7 +48,7 @@ def advantages(
         return kept, jnp.where(is_real, advantage, 0.0)
 
     end = jnp.zeros(steps.shape[:-1], jnp.float32)
-    by_step = tuple(jnp.moveaxis(x, -1, 0) for x in (reward, value, steps))
+    by_step = (jnp.moveaxis(reward, -1, 0), jnp.moveaxis(value, -1, 0), jnp.moveaxis(steps, -1, 0))
     _, found = jax.lax.scan(back, (end, end), by_step, reverse=True)
     return jnp.moveaxis(found, 0, -1)
 

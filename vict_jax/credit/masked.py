@@ -29,7 +29,7 @@ def masked_std(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def weighted_mean_std(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and standard deviation, f32[] each, of x f32[..., K], in which x_k counts `weight` f32[..., K] times.
+    """Mean and standard deviation, f32[] each, of x f32[...] whose entries count `weight` f32[...] times.
 
     With W the sum of the weights, the denominator of the variance is W - 1 (at least 1): the n - 1 of
     `masked_std` where the weights are 1. Entries of weight 0 may be anything. 0 and 0 when W is 0.

@@ -29,6 +29,7 @@ AGGREGATIONS = (
     "constant",
 )
 KL_ESTIMATORS = ("k1", "k2", "k3")
+KL_PLACES = ("loss", "reward")
 RATIO_LEVELS = ("token", "sequence")
 
 # Bounds of log-ratios before exp and of k3, so that one outlier token cannot overflow a batch.
@@ -48,6 +49,9 @@ class PpoOptions:
         share is the metric `masked_share`. 0 = off.
       kl_coefficient: weight of the KL to the reference policy.
       kl_estimator: "k1", "k2" or "k3", see `kl_loss`.
+      kl_in: where the KL goes: into the "loss", or, with the log-probabilities that the tokens were sampled
+        with, off the "reward" of their steps (`kl_penalty`), from where it reaches the advantages. The next
+        and `kl_on_dead_groups` are about the loss.
       kl_importance_weight: multiply the estimate by the importance ratio, which makes its gradient that
         of KL(pi || ref) whatever the age of the samples. "k1" needs it: without, its gradient is noise.
       aggregation: how token losses are weighted, see `token_weights`. "rollout_mean", the default, gives
@@ -55,6 +59,8 @@ class PpoOptions:
       constant_divisor: the denominator of aggregation "constant" (Dr.GRPO), never a padded width.
       kl_on_dead_groups: apply the KL to groups whose advantages are all 0. Their policy part is 0 always.
       count_dead_groups: let them count in the denominator of the policy loss.
+      value_coefficient: weight of the critic's loss, see `learner.value`; for credit methods with a critic.
+      value_clip: bound of its change in an update, see `learner.value.value_loss`. 0 = off.
       epochs: passes over the batch. minibatches: optimizer steps of a pass, each on a share of the
         rollouts. micro_rows: token rows of one gradient computation; results do not depend on it.
     """
@@ -66,11 +72,14 @@ class PpoOptions:
     max_sequence_ratio: float = 0.0
     kl_coefficient: float = 0.01
     kl_estimator: str = "k3"
+    kl_in: str = "loss"
     kl_importance_weight: bool = True
     aggregation: str = "rollout_mean"
     constant_divisor: float = 0.0
     kl_on_dead_groups: bool = True
     count_dead_groups: bool = True
+    value_coefficient: float = 0.5
+    value_clip: float = 0.0
     epochs: int = 1
     minibatches: int = 1
     micro_rows: int = 8
@@ -90,12 +99,15 @@ class PpoOptions:
         _require(
             self.kl_estimator in KL_ESTIMATORS, "kl_estimator", self.kl_estimator, f"one of {KL_ESTIMATORS}"
         )
+        _require(self.kl_in in KL_PLACES, "kl_in", self.kl_in, f"one of {KL_PLACES}")
         _require(
-            self.kl_estimator != "k1" or self.kl_importance_weight or self.kl_coefficient == 0,
+            self.kl_estimator != "k1" or self.kl_importance_weight or self.kl_loss_coefficient == 0,
             "kl_importance_weight",
             self.kl_importance_weight,
-            "True with kl_estimator='k1', whose plain gradient has expectation 0",
+            "True with kl_estimator='k1' in the loss, where its plain gradient has expectation 0",
         )
+        _require(self.value_coefficient > 0, "value_coefficient", self.value_coefficient, "above 0")
+        _require(self.value_clip >= 0, "value_clip", self.value_clip, "0 (off) or more")
         _require(self.aggregation in AGGREGATIONS, "aggregation", self.aggregation, f"one of {AGGREGATIONS}")
         constant = self.aggregation == "constant"
         _require(
@@ -107,6 +119,11 @@ class PpoOptions:
         for name in ("epochs", "minibatches", "micro_rows"):
             value = dataclasses.asdict(self)[name]
             _require(value >= 1, name, value, "1 or more")
+
+    @property
+    def kl_loss_coefficient(self) -> float:
+        """Weight of the KL in the loss: 0 where it is in the reward."""
+        return self.kl_coefficient if self.kl_in == "loss" else 0.0
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
@@ -139,6 +156,8 @@ class LossMetrics:
         ratio, of "the clip is active", of "left out by max_sequence_ratio", of k3 against the reference
         and against the behaviour policy, and of the entropy of the token's distribution.
       max_ratio, max_abs_log_ratio: largest of any token; these two are merged by maximum.
+      value_loss: the critic's share, already divided. value_clipped, values: over steps, sums of "the value
+        clip is active" and of 1; 0 without a critic.
     """
 
     policy_loss: jax.Array
@@ -152,6 +171,9 @@ class LossMetrics:
     entropy: jax.Array
     max_ratio: jax.Array
     max_abs_log_ratio: jax.Array
+    value_loss: jax.Array
+    value_clipped: jax.Array
+    values: jax.Array
 
 
 def _sum_per_sequence(x: jax.Array, segment: jax.Array) -> jax.Array:
@@ -301,6 +323,15 @@ def kl_loss(
     return value * (jax.lax.stop_gradient(ratio) if estimator == "k2" else ratio)
 
 
+def kl_penalty(batch: TokenBatch, ref_logp: jax.Array, *, options: PpoOptions) -> jax.Array:
+    """What the KL to the reference takes off the reward of each trained token, f32[S, L]; 0 elsewhere.
+
+    The estimate is that of the policy which sampled the token, so that it is a constant of the update.
+    """
+    estimate = kl_estimate(batch.behaviour_logp, ref_logp, estimator=options.kl_estimator)
+    return jnp.where(batch.loss_mask, options.kl_coefficient * estimate, 0.0)
+
+
 def ppo_loss(
     logp: jax.Array,
     entropy: jax.Array,
@@ -321,7 +352,7 @@ def ppo_loss(
       weights: of these rows; the denominators are those of the whole batch.
 
     Returns:
-      policy_sum / policy_denominator + kl_coefficient * kl_sum / kl_denominator, and the metrics.
+      policy_sum / policy_denominator + kl_loss_coefficient * kl_sum / kl_denominator, and the metrics.
     """
     mask = (weights.policy > 0) | (weights.kl > 0)
 
@@ -351,8 +382,8 @@ def ppo_loss(
         estimator=options.kl_estimator,
         importance_weight=options.kl_importance_weight,
     )
-    policy_loss = _divide(jnp.sum(jnp.where(kept, policy, 0.0) * weights.policy), weights.policy_denominator)
-    kl_loss_ = _divide(jnp.sum(trained(kl) * weights.kl), weights.kl_denominator)
+    policy_loss = divide(jnp.sum(jnp.where(kept, policy, 0.0) * weights.policy), weights.policy_denominator)
+    kl_loss_ = divide(jnp.sum(trained(kl) * weights.kl), weights.kl_denominator)
     metrics = LossMetrics(
         policy_loss=policy_loss,
         kl_loss=kl_loss_,
@@ -365,11 +396,14 @@ def ppo_loss(
         entropy=trained(entropy).sum(),
         max_ratio=trained(ratio).max(),
         max_abs_log_ratio=jnp.abs(log_ratio).max(),
+        value_loss=jnp.float32(0.0),
+        value_clipped=jnp.float32(0.0),
+        values=jnp.float32(0.0),
     )
-    return policy_loss + options.kl_coefficient * kl_loss_, jax.lax.stop_gradient(metrics)
+    return policy_loss + options.kl_loss_coefficient * kl_loss_, jax.lax.stop_gradient(metrics)
 
 
-def _divide(total: jax.Array, denominator: jax.Array) -> jax.Array:
+def divide(total: jax.Array, denominator: jax.Array) -> jax.Array:
     """`total / denominator`, 0 where nothing was summed."""
     return jnp.where(denominator > 0, total / jnp.where(denominator > 0, denominator, 1.0), 0.0)
 
@@ -388,7 +422,7 @@ def supervised_loss(
       loss f32[], and the number of trained tokens of these rows f32[].
     """
     total = -jnp.where(batch.loss_mask, logp.astype(jnp.float32), 0.0).sum()
-    return _divide(total, denominator), batch.loss_mask.sum().astype(jnp.float32)
+    return divide(total, denominator), batch.loss_mask.sum().astype(jnp.float32)
 
 
 def zero_metrics() -> LossMetrics:

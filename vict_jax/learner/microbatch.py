@@ -62,35 +62,62 @@ class Applied:
     finite: jax.Array
 
 
-def row_logp(
-    graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, *, width: int, temperature: float
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probability and entropy of the trained tokens of a batch of rows.
+@dataclasses.dataclass(frozen=True)
+class TrainedTokens:
+    """The trained tokens of a batch of rows [m, L], gathered to the front.
 
-    The output head runs on the trained tokens only, which in windowed rows are a small share.
+    Attributes:
+      at: i32[m, width], where they are. real: bool[m, width], False where a row has fewer.
+      hidden: dtype[m, width, d], hidden states that predict them: of the tokens before.
+    """
+
+    at: jax.Array
+    real: jax.Array
+    hidden: jax.Array
+
+    def put_back(self, values: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """f32[m, L] of values f32[m, width]; 0 where nothing is trained."""
+        rows = jnp.arange(self.at.shape[0])[:, None]
+        return jnp.zeros(shape, jnp.float32).at[rows, self.at].set(jnp.where(self.real, values, 0.0))
+
+
+def trained_tokens(graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, *, width: int) -> TrainedTokens:
+    """Run the decoder over rows [m, L] and keep what its heads need.
+
+    Heads run on the trained tokens only, which in windowed rows are a small share.
 
     Args:
-      batch: [m, L]; the token at `l` is predicted from the hidden state at `l - 1`.
+      batch: the token at `l` is predicted from the hidden state at `l - 1`.
       width: at least the largest number of trained tokens of a row.
-      temperature: of the distribution that the tokens were sampled from.
-
-    Returns:
-      logp, entropy: f32[m, L], 0 where nothing is trained.
     """
     hidden, _ = decoder.apply(graphdef, params, batch.ids, batch.segment, batch.position)
     # Trained tokens first, in order; a fixed number of them.
     at = jnp.argsort(~batch.loss_mask, axis=1, stable=True)[:, :width]
     trained = jnp.take_along_axis(batch.loss_mask, at, axis=1)
     before = jnp.maximum(at - 1, 0)
-    hidden = jnp.take_along_axis(hidden, before[..., None], axis=1)
-    targets = jnp.take_along_axis(batch.ids, at, axis=1)
-    values = likelihood.token_logp_entropy(graphdef, params, hidden, targets, temperature)
-    rows = jnp.arange(at.shape[0])[:, None]
-    logp, entropy = (
-        jnp.zeros(batch.ids.shape, jnp.float32).at[rows, at].set(jnp.where(trained, value, 0.0))
-        for value in values
-    )
+    return TrainedTokens(at, trained, jnp.take_along_axis(hidden, before[..., None], axis=1))
+
+
+def logp_entropy(
+    graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, tokens: TrainedTokens, *, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability and entropy of the trained tokens, f32[m, L] each, 0 elsewhere.
+
+    Args:
+      temperature: of the distribution that the tokens were sampled from.
+    """
+    targets = jnp.take_along_axis(batch.ids, tokens.at, axis=1)
+    values = likelihood.token_logp_entropy(graphdef, params, tokens.hidden, targets, temperature)
+    logp, entropy = (tokens.put_back(value, batch.ids.shape) for value in values)
     return logp, entropy
+
+
+def row_logp(
+    graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, *, width: int, temperature: float
+) -> tuple[jax.Array, jax.Array]:
+    """`logp_entropy` of rows, for callers that need nothing else of the forward."""
+    tokens = trained_tokens(graphdef, params, batch, width=width)
+    return logp_entropy(graphdef, params, batch, tokens, temperature=temperature)
 
 
 @functools.partial(jax.jit, static_argnames=("mesh",))

@@ -25,6 +25,7 @@ class OptimizerOptions:
       clip_norm: bound of the global gradient norm; 0 = off.
       weight_decay: decoupled decay of matrices; norm scales and biases are left alone.
       b1, b2, eps: Adam's.
+      value_rate: learning rate of a value head as a multiple of the policy's (`learner.value`).
     """
 
     learning_rate: float = 1e-6
@@ -36,6 +37,7 @@ class OptimizerOptions:
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
+    value_rate: float = 10.0
 
     def __post_init__(self) -> None:
         allowed = {
@@ -48,6 +50,7 @@ class OptimizerOptions:
             "b1": (0 <= self.b1 < 1, "0 or more and below 1"),
             "b2": (0 <= self.b2 < 1, "0 or more and below 1"),
             "eps": (self.eps > 0, "above 0"),
+            "value_rate": (self.value_rate > 0, "above 0"),
         }
         for name, (ok, what) in allowed.items():
             if not ok:
@@ -94,6 +97,12 @@ def decay_mask(params: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), flags)
 
 
+def value_mask(params: Any) -> Any:
+    """Tree of bool: True on the value head, which `learner.value` puts beside the policy's parameters."""
+    flags = [name.startswith("value_head.") for name in leaf_names(params)]
+    return jax.tree.unflatten(jax.tree.structure(params), flags)
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """A gradient transformation, and the learning rate it uses at a step (for the log)."""
@@ -103,7 +112,11 @@ class Optimizer:
 
 
 def make_optimizer(options: OptimizerOptions, *, total_steps: int) -> Optimizer:
-    """Clip by global norm, then AdamW under the schedule; `total_steps` is where a cosine ends."""
+    """Clip by global norm, then AdamW under the schedule; `total_steps` is where a cosine ends.
+
+    Adam's steps have the size of the learning rate whatever that of the gradient, so that a factor behind it
+    is a learning rate of its own: that of a value head.
+    """
     schedule = make_schedule(options, total_steps=total_steps)
     adamw = optax.adamw(
         schedule,
@@ -114,7 +127,8 @@ def make_optimizer(options: OptimizerOptions, *, total_steps: int) -> Optimizer:
         mask=decay_mask,
     )
     clip = optax.clip_by_global_norm(options.clip_norm) if options.clip_norm else optax.identity()
-    return Optimizer(transformation=optax.chain(clip, adamw), schedule=schedule)
+    head = optax.masked(optax.scale(options.value_rate), value_mask)
+    return Optimizer(transformation=optax.chain(clip, adamw, head), schedule=schedule)
 
 
 def opt_state_shardings(transformation: optax.GradientTransformation, params: Any) -> Any:

@@ -20,7 +20,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vict_jax.batching import to_device, to_host
-from vict_jax.learner import losses
+from vict_jax.learner import losses, value
 from vict_jax.learner.losses import LossMetrics, LossWeights, PpoOptions
 from vict_jax.learner.microbatch import (
     Applied,
@@ -31,13 +31,17 @@ from vict_jax.learner.microbatch import (
     check_finite,
     check_micro_size,
     compile_steps,
+    logp_entropy,
     micro_rows,
     plan_rows,
     row_logp,
     step_over_rows,
     take_rows,
+    trained_tokens,
 )
 from vict_jax.learner.optimizer import Optimizer, leaf_names
+from vict_jax.learner.value import CriticRows, Values
+from vict_jax.models import lora
 from vict_jax.sharding import replicated
 from vict_jax.types import TokenBatch, pytree
 
@@ -54,12 +58,14 @@ class PpoRows:
       ref_logp: f32[S, L], under the reference policy; None without a KL term.
       advantage: f32[S, L], of each trained token.
       weights: token weights, and the denominators of the minibatch.
+      critic: what the value head is to learn; None without one.
     """
 
     batch: TokenBatch
     ref_logp: jax.Array | None
     advantage: jax.Array
     weights: LossWeights
+    critic: CriticRows | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +74,14 @@ class PpoLearner:
 
     Attributes:
       score: (graphdef, all parameters, TokenBatch [m, L], width) -> logp f32[m, L].
+      judge: (trained parameters, frozen ones, TokenBatch [m, L], width) -> values f32[m, L].
       steps: gradients and optimizer steps of the PPO loss.
       options: the options it was compiled for.
       mesh: where everything lives.
     """
 
     score: Callable[[nnx.GraphDef, Any, TokenBatch, int], jax.Array]
+    judge: Callable[[Any, Any, TokenBatch, int], jax.Array]
     steps: GradientSteps
     options: PpoOptions
     mesh: Mesh
@@ -104,15 +112,27 @@ def compile_ppo(
     def score(graphdef: nnx.GraphDef, params: Any, batch: TokenBatch, width: int) -> jax.Array:
         return row_logp(graphdef, params, batch, width=width, temperature=temperature)[0]
 
+    @functools.partial(jax.jit, static_argnums=3)
+    def judge(params: Any, frozen: Any, batch: TokenBatch, width: int) -> jax.Array:
+        policy, head = value.split(lora.combine(frozen, params))
+        tokens = trained_tokens(graphdef, policy, batch, width=width)
+        return tokens.put_back(value.read(head, tokens.hidden), batch.ids.shape)
+
     def loss_fn(params: Any, rows: PpoRows, width: int) -> tuple[jax.Array, LossMetrics]:
-        logp, entropy = row_logp(graphdef, params, rows.batch, width=width, temperature=temperature)
+        policy, head = value.split(params)
+        tokens = trained_tokens(graphdef, policy, rows.batch, width=width)
+        logp, entropy = logp_entropy(graphdef, policy, rows.batch, tokens, temperature=temperature)
         ref_logp = jax.lax.stop_gradient(logp) if rows.ref_logp is None else rows.ref_logp
-        return losses.ppo_loss(
+        loss, metrics = losses.ppo_loss(
             logp, entropy, ref_logp, rows.advantage, rows.batch, rows.weights, options=options
         )
+        if rows.critic is None:
+            return loss, metrics
+        values = tokens.put_back(value.read(head, tokens.hidden), rows.batch.ids.shape)
+        return value.add_value_loss(loss, metrics, values, rows.critic, options=options)
 
     steps = compile_steps(loss_fn, losses.merge_metrics, params, optimizer, frozen=frozen)
-    return PpoLearner(score=score, steps=steps, options=options, mesh=mesh)
+    return PpoLearner(score=score, judge=judge, steps=steps, options=options, mesh=mesh)
 
 
 def score_batch(
@@ -123,15 +143,49 @@ def score_batch(
     The forward function is that of the loss. The policy, all of its parameters, may be another one than the
     trained: the reference, or the base of a policy with adapters.
     """
+
+    def score(micro: TokenBatch, width: int) -> jax.Array:
+        return learner.score(graphdef, params, micro, width)
+
+    return _by_micro_batches(learner, score, batch, num_rollouts)
+
+
+def judge_batch(learner: PpoLearner, params: Any, batch: TokenBatch, *, num_rollouts: int) -> jax.Array:
+    """Values of a critic: f32[S, L], at each trained token that of the tokens before; 0 elsewhere.
+
+    `value.first_tokens` says which of them are values of steps.
+
+    Args:
+      params: the trained parameters, with the value head.
+
+    Raises:
+      ValueError: there is no value head.
+    """
+    if not value.has_head(params):
+        raise ValueError(f"params has no {value.HEAD!r}: only credit methods that need values train one")
+
+    def score(micro: TokenBatch, width: int) -> jax.Array:
+        return learner.judge(params, learner.steps.frozen, micro, width)
+
+    return _by_micro_batches(learner, score, batch, num_rollouts)
+
+
+def _by_micro_batches(
+    learner: PpoLearner,
+    score: Callable[[TokenBatch, int], jax.Array],
+    batch: TokenBatch,
+    num_rollouts: int,
+) -> jax.Array:
+    """f32[S, L] from f32[m, L] of micro-batches; rows with nothing to train stay 0."""
     plan = plan_rows(batch, num_rollouts=num_rollouts, mesh=learner.mesh)
-    logp = _empty_rows(batch, mesh=learner.mesh)
+    whole = _empty_rows(batch, mesh=learner.mesh)
     rows = plan.rows_of(np.arange(num_rollouts))
     for index in micro_rows(
         rows, size=learner.options.micro_rows, total=len(plan.members), mesh=learner.mesh
     ):
         micro = take_rows(batch, index, mesh=learner.mesh)
-        logp = _put_rows(logp, index, learner.score(graphdef, params, micro, plan.width))
-    return logp
+        whole = _put_rows(whole, index, score(micro, plan.width))
+    return whole
 
 
 @functools.partial(jax.jit, static_argnames=("mesh",))
@@ -150,16 +204,18 @@ def _prepare(
     ref_logp: jax.Array | None,
     advantages: jax.Array,
     selected: jax.Array,
+    values: Values | None,
     *,
     options: PpoOptions,
 ) -> PpoRows:
-    """Gather advantages and fix the weights of the minibatch of the `selected` (bool[R]) rollouts."""
+    """Gather advantages and values; fix the weights of the minibatch of `selected` (bool[R]) rollouts."""
     live = losses.live_rollouts(advantages).reshape(-1)
     return PpoRows(
         batch=batch,
         ref_logp=ref_logp,
         advantage=losses.gather_advantages(advantages, batch),
         weights=losses.loss_weights(batch, live, selected, options=options),
+        critic=None if values is None else value.critic_rows(values, batch, selected),
     )
 
 
@@ -196,6 +252,7 @@ def ppo_update(
     key: jax.Array,
     *,
     update: int,
+    values: Values | None = None,
 ) -> tuple[LearnerState, dict[str, float]]:
     """One update: `epochs` passes of `minibatches` optimizer steps each.
 
@@ -208,17 +265,20 @@ def ppo_update(
       advantages: f32[G, N, T], on the device; 0 on padding.
       key: typed PRNG key for the order of rollouts.
       update: number of the update, for messages.
+      values: of a credit method with a critic, on the device; `state` has a value head then.
 
     Returns:
       The new state, and metrics by name, see `summarise`.
 
     Raises:
       NonFiniteError: a NaN or an infinity came up; the state is lost then.
-      ValueError: `ref_logp` is missing, or nothing is trained.
+      ValueError: `ref_logp` or `values` is missing, or nothing is trained.
     """
     options, mesh = learner.options, learner.mesh
     if ref_logp is None and options.kl_coefficient > 0:
         raise ValueError(f"ref_logp is None, but kl_coefficient={options.kl_coefficient}")
+    if (values is not None) != value.has_head(state.params):
+        raise ValueError(f"values is {values!r:.40}, but a critic is trained if and only if it has a head")
     num_rollouts = advantages.shape[0] * advantages.shape[1]
     plan = plan_rows(batch, num_rollouts=num_rollouts, mesh=mesh)
     inspected = _inspect(batch, ref_logp, advantages)
@@ -229,7 +289,7 @@ def ppo_update(
     reports: list[tuple[LossMetrics, Applied]] = []
     for selected in _minibatches(plan, key, options, num_rollouts):
         chosen = to_device(selected, replicated(mesh))
-        rows = _prepare(batch, ref_logp, advantages, chosen, options=options)
+        rows = _prepare(batch, ref_logp, advantages, chosen, values, options=options)
         state, report = step_over_rows(
             learner.steps,
             state,
@@ -242,12 +302,16 @@ def ppo_update(
         )
         reports.append(report)
     metrics, applied = zip(*to_host(reports), strict=True)
-    loss = [m.policy_loss + options.kl_coefficient * m.kl_loss for m in metrics]
+    loss = [_loss(m, options)["loss"] for m in metrics]
     check_finite(loss, applied, leaf_names(state.params), where=f"update {update}")
-    summary = summarise(metrics, applied, kl_coefficient=options.kl_coefficient)
+    summary = summarise(metrics, applied, options=options)
     summary["dead_group_share"] = _dead_group_share(plan, live, advantages.shape[:2])
     if ref_logp is None:
-        del summary["kl_reference"], summary["kl_loss"]
+        del summary["kl_reference"]
+    if ref_logp is None or options.kl_in != "loss":
+        del summary["kl_loss"]
+    if values is None:
+        del summary["value_loss"], summary["value_clip_fraction"]
     for note in notes(summary):
         logging.warning("update %d: %s", update, note)
     return state, summary
@@ -271,8 +335,16 @@ def _dead_group_share(plan: RowPlan, live: np.ndarray, shape: tuple[int, ...]) -
     return float((trained & ~living).sum() / trained.sum())
 
 
+def _loss(metrics: LossMetrics, options: PpoOptions, *, steps: int = 1) -> dict[str, float]:
+    """The mean loss of so many optimizer steps and its parts, in float64 on the host."""
+    policy, kl = float(metrics.policy_loss) / steps, float(metrics.kl_loss) / steps
+    of_value = float(metrics.value_loss) / steps
+    total = policy + options.kl_loss_coefficient * kl + options.value_coefficient * of_value
+    return {"loss": total, "policy_loss": policy, "kl_loss": kl, "value_loss": of_value}
+
+
 def summarise(
-    metrics: Sequence[LossMetrics], applied: Sequence[Applied], *, kl_coefficient: float
+    metrics: Sequence[LossMetrics], applied: Sequence[Applied], *, options: PpoOptions
 ) -> dict[str, float]:
     """Metrics of an update from those of its optimizer steps (all on the host).
 
@@ -281,11 +353,9 @@ def summarise(
     """
     total = functools.reduce(functools.partial(losses.merge_metrics, maximum=np.maximum), metrics)
     tokens, count = max(float(total.tokens), 1.0), len(metrics)
-    policy, kl = float(total.policy_loss) / count, float(total.kl_loss) / count
     return {
-        "loss": policy + kl_coefficient * kl,
-        "policy_loss": policy,
-        "kl_loss": kl,
+        **_loss(total, options, steps=count),
+        "value_clip_fraction": float(total.value_clipped) / max(float(total.values), 1.0),
         "kl_reference": float(total.kl) / tokens,
         "kl_behaviour": float(total.behaviour_kl) / tokens,
         "entropy": float(total.entropy) / tokens,

@@ -1,0 +1,119 @@
+"""What the models have to say about an update's rollouts before credit is assigned.
+
+Token rows for the update, the reference's log-probabilities on them, what is taken off the reward at each
+step, and a critic's values: all under the policy that sampled the rollouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vict_jax.batching import to_device, to_host
+from vict_jax.job import Job, Policy, needs_values
+from vict_jax.learner import losses, value
+from vict_jax.learner.losses import PpoOptions
+from vict_jax.learner.update import PpoLearner, judge_batch, score_batch
+from vict_jax.packing import RowReport, token_rows
+from vict_jax.rollout.collector import Collected
+from vict_jax.shaping import penalties
+from vict_jax.sharding import batch_parts, batch_sharding, replicated
+from vict_jax.types import TokenBatch
+
+# The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
+# cost no computation.
+_ROW_MULTIPLE = 64
+
+Shape = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """The rollouts of an update as the learner sees them.
+
+    Attributes:
+      batch: token rows [S, L], on the device. report: what packing did.
+      ref_logp: f32[S, L] on the device; None without a KL term.
+      inputs: the fields `penalty` and `value` of `CreditInputs`, on the host.
+      figures: mean over rollouts of what was taken off their returns: `kl_penalty` where the KL is in the
+        reward, `shaping_penalty` where there is an overlong or a format penalty.
+    """
+
+    batch: TokenBatch
+    report: RowReport
+    ref_logp: jax.Array | None
+    inputs: dict[str, Any]
+    figures: dict[str, float]
+
+
+@functools.partial(jax.jit, static_argnames=("options", "shape"))
+def _kl_by_step(batch: TokenBatch, ref_logp: jax.Array, *, options: PpoOptions, shape: Shape) -> jax.Array:
+    return value.per_step(losses.kl_penalty(batch, ref_logp, options=options), batch, shape)
+
+
+@functools.partial(jax.jit, static_argnames=("shape",))
+def _value_by_step(batch: TokenBatch, values: jax.Array, *, shape: Shape) -> tuple[jax.Array, jax.Array]:
+    """Value of each step, and bool[G, N, T] where there is one."""
+    first = value.first_tokens(batch)
+    by_step = value.per_step(jnp.where(first, values, 0.0), batch, shape)
+    return by_step, value.per_step(first.astype(jnp.float32), batch, shape) > 0
+
+
+def score_rollouts(
+    job: Job, learner: PpoLearner, params: nnx.State, reference: Policy | None, played: Collected
+) -> Scored:
+    """Pack the rollouts and run the models over them that the config needs.
+
+    Args:
+      params: trained parameters, with a value head if the credit method needs values.
+      reference: of the KL term; None: there is no KL term.
+
+    Raises:
+      ValueError: a step has no sampled token for the critic to read its value at.
+    """
+    config, groups = job.config, played.groups
+    rows, report = token_rows(
+        groups,
+        group_size=config.train.rollouts,
+        row_length=config.rollout.max_context,
+        row_multiple=math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh)),
+        isolate_rollouts=config.ppo.minibatches > 1,
+    )
+    batch = to_device(rows, batch_sharding(job.mesh))
+    shape = (len(groups), config.train.rollouts, job.max_steps)
+    count = shape[0] * shape[1]
+    penalty = penalties(groups, played.marks, config.reward, config.rollout, max_steps=job.max_steps)
+    figures, ref_logp = {}, None
+    if config.reward.overlong_buffer or config.rollout.format_penalty:
+        figures["shaping_penalty"] = float(penalty.sum() / count)
+    if reference is not None:
+        ref_logp = score_batch(learner, *reference, batch, num_rollouts=count)
+        if config.ppo.kl_in == "reward":
+            by_step = _kl_by_step(batch, ref_logp, options=config.ppo, shape=shape)
+            kl = to_host(jax.device_put(by_step, replicated(job.mesh)))
+            penalty, figures["kl_penalty"] = penalty + kl, float(kl.sum() / count)
+    values = np.zeros(shape, np.float32)
+    if needs_values(config):
+        judged = judge_batch(learner, params, batch, num_rollouts=count)
+        by_step = _value_by_step(batch, judged, shape=shape)
+        values, found = to_host(jax.device_put(by_step, replicated(job.mesh)))
+        _check_found(found, played)
+    return Scored(batch, report, ref_logp, {"penalty": penalty, "value": values}, figures)
+
+
+def _check_found(found: np.ndarray, played: Collected) -> None:
+    for g, group in enumerate(played.groups):
+        for n, rollout in enumerate(group):
+            steps = 0 if rollout.lost else len(rollout.actions)
+            if not found[g, n, :steps].all():
+                raise ValueError(
+                    f"step {int(np.argmin(found[g, n, :steps]))} of rollout {n} of task {rollout.task.id!r} "
+                    "has no sampled token, so that the critic cannot read its value"
+                )
