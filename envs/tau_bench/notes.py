@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from envs.base import StepNote
@@ -17,8 +18,7 @@ def notes(observations: Sequence[str], actions: Sequence[str], valid: Sequence[b
     What is known, said and written is in the evidence already.
     """
     before, found = "the opening", list[StepNote]()
-    answers = [*observations[1:], ""]
-    for action, answer in zip(actions, answers, strict=True):
+    for action, answer in itertools.zip_longest(actions, observations[1:], fillvalue=""):
         call, failed = parse(action), answer.startswith(_ERROR)
         found.append(StepNote(context=f"after {before}", refused=failed))
         name = "no tool" if isinstance(call, Malformed) else call.name
