@@ -80,7 +80,7 @@ def test_sections_of_credit_methods_are_options_of_their_own() -> None:
     assert (run.credit.method, run.credit.options.gigpo.mode) == ("gigpo+vict", "mean")
     assert config_lib.from_plain(config_lib.to_plain(run)) == run
     config.credit.gigpo.mode = "std"
-    with pytest.raises(ValueError, match="gigpo.mode='std' is not allowed"):
+    with pytest.raises(ValueError, match=r"gigpo\.mode='std' is not allowed"):
         config_lib.from_config_dict(config)
     with config.unlocked():
         config.credit.gigpo = {"modus": "mean"}

@@ -10,6 +10,8 @@ from envs import conformance
 from envs.lookup import environment
 from envs.webshop import domain
 from envs.webshop.domain import DOMAIN, Options, WebShopEnv
+from vict_jax.evaluate import Outcome, tally
+from vict_jax.summary import evaluation_table
 
 OPTIONS = Options(products=150, seed=2)
 
@@ -54,8 +56,15 @@ def test_the_number_of_tasks_can_be_limited() -> None:
     assert domain.tasks(OPTIONS, "train")[:7] == domain.tasks(
         Options(products=150, seed=2, num_train=7), "train"
     )
-    assert DOMAIN.about(OPTIONS) == "150 products, synthetic goals, original score"
     assert DOMAIN.manifest(OPTIONS, domain.SPLITS) == {}
+
+
+def test_field_report_36_scores_name_their_catalogue() -> None:
+    """Its size is in the header of a run and in every row and table of an evaluation (`tally(about=...)`)."""
+    about = DOMAIN.about(OPTIONS)
+    assert about == "150 products, synthetic goals, original score"
+    row = tally([Outcome(type="one option", solved=True, score=1.0, steps=3, lost=False)], about=about)
+    assert about in evaluation_table("test", {"update 3": row})
 
 
 def test_layouts_say_the_same() -> None:
