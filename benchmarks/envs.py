@@ -170,14 +170,15 @@ def compare_household(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_parallel(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure and print every environment that was asked for; the result as JSON values."""
-    speeds = [
-        parallel.measure_apart(name, engine, count, seconds=options.seconds)
-        for name in options.env
-        for engine in parallel.engines_of(name)
-        for count in options.parallel
-    ]
-    print(parallel.table(speeds))
+    """Measure every environment that was asked for, a line each; the result as JSON values."""
+    speeds = []
+    print(parallel.HEAD)
+    for name in options.env:
+        for engine, count in itertools.product(parallel.engines_of(name), options.parallel):
+            speeds.append(parallel.measure_apart(name, engine, count, seconds=options.seconds))
+            print(parallel.line(speeds[-1]), flush=True)
+        if name in parallel.ORIGINALS:
+            print(f"{'':12}{parallel.ORIGINALS[name]}", flush=True)
     return {"parallel": [dataclasses.asdict(speed) for speed in speeds]}
 
 
