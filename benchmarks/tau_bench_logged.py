@@ -30,7 +30,6 @@ from vict_jax.audit.cores import compare_cores
 from vict_jax.audit.source import Batch, Setting, credit
 from vict_jax.batching import EndReason, Rollout, credit_inputs
 from vict_jax.config import default_config, from_config_dict, to_plain
-from vict_jax.credit.options import VictOptions
 from vict_jax.metrics import write_json
 from vict_jax.types import CreditOutput
 
@@ -134,8 +133,7 @@ def credit_of(
     options: Options, groups: Sequence[Sequence[Rollout]]
 ) -> tuple[Setting, Batch, CreditOutput, int, dict[str, Any]]:
     """VICT's credit with its defaults: the output, violations of Eq. 8, and the figures."""
-    config = default_config("tau_bench")
-    chosen = VictOptions(**{key: value for key, value in config.credit.items() if key != "method"})
+    chosen = from_config_dict(default_config("tau_bench")).credit.options
     setting = Setting(DOMAIN, options, "vict", chosen)
     inputs = credit_inputs(
         groups,
