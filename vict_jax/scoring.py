@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from vict_jax import hindsight
 from vict_jax.batching import to_device, to_host
 from vict_jax.job import Job, Policy, needs_values
 from vict_jax.learner import losses, value
@@ -41,7 +42,7 @@ class Scored:
     Attributes:
       batch: token rows [S, L], on the device. report: what packing did.
       ref_logp: f32[S, L] on the device; None without a KL term.
-      inputs: the fields `penalty` and `value` of `CreditInputs`, on the host.
+      inputs: fields of `CreditInputs`, on the host: `penalty`, `value` and, if needed, `hindsight_logp`.
       figures: mean over rollouts of what was taken off their returns: `kl_penalty` where the KL is in the
         reward, `shaping_penalty` where there is an overlong or a format penalty.
     """
@@ -79,11 +80,12 @@ def score_rollouts(
       ValueError: a step has no sampled token for the critic to read its value at.
     """
     config, groups = job.config, played.groups
+    row_multiple = math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh))
     rows, report = token_rows(
         groups,
         group_size=config.train.rollouts,
         row_length=config.rollout.max_context,
-        row_multiple=math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh)),
+        row_multiple=row_multiple,
         isolate_rollouts=config.ppo.minibatches > 1,
     )
     batch = to_device(rows, batch_sharding(job.mesh))
@@ -105,7 +107,12 @@ def score_rollouts(
         by_step = _value_by_step(batch, judged, shape=shape)
         values, found = to_host(jax.device_put(by_step, replicated(job.mesh)))
         _check_found(found, played)
-    return Scored(batch, report, ref_logp, {"penalty": penalty, "value": values}, figures)
+    inputs = {"penalty": penalty, "value": values}
+    if hindsight.needed(config):
+        inputs[hindsight.FIELD] = hindsight.hindsight_logp(
+            job, learner, params, groups, row_multiple=row_multiple
+        )
+    return Scored(batch, report, ref_logp, inputs, figures)
 
 
 def _check_found(found: np.ndarray, played: Collected) -> None:

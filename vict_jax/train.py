@@ -21,7 +21,7 @@ import tqdm
 from flax import nnx
 
 from envs.verdict import Verdict
-from vict_jax import gate, observations, proofs, summary
+from vict_jax import gate, observations, proofs, rubric, summary
 from vict_jax.batching import TokenSequence, credit_inputs, to_device, to_host
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.credit.assign import InvariantError, assign_credit
@@ -277,12 +277,10 @@ def credit(
     )
     inputs = dataclasses.replace(inputs, **scored.inputs)
     chosen = job.config.credit
-    inputs = observations.add_needed(
-        inputs,
-        observations.texts_of(groups),
-        needs=needs([chosen.method], chosen.options),
-        options=chosen.options,
-    )
+    needed = needs([chosen.method], chosen.options)
+    texts = observations.texts_of(groups)
+    inputs = observations.add_needed(inputs, texts, needs=needed, options=chosen.options)
+    inputs = rubric.add_needed(inputs, rubric.played_of(groups), needs=needed, domain=job.domain)
     output, violations = to_host(
         assign_credit(
             to_device(inputs, replicated(job.mesh)),

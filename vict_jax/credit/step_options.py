@@ -204,7 +204,8 @@ class HcapoOptions:
       temperature: of the hindsight score, exp(mean log-probability / temperature) (paper).
       rho_low, rho_high: bounds of the ratio rho (paper).
       smoothing: share of the next step's Q in each step's (paper: 0.5 as an option).
-      outcome_tokens: most tokens of the outcome in the prompt of the hindsight pass.
+      outcome_tokens: most tokens of the outcome in the prompt of the hindsight pass, whose rows are longer by
+        as many; a multiple of 128 suits the attention kernels of accelerators.
     """
 
     omega: float = 1.0
@@ -213,7 +214,7 @@ class HcapoOptions:
     rho_low: float = 0.8
     rho_high: float = 1.2
     smoothing: float = 0.0
-    outcome_tokens: int = 64
+    outcome_tokens: int = 128
 
     def __post_init__(self) -> None:
         _number("hcapo", self, ("omega",), 0, float("inf"))
