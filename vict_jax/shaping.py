@@ -13,7 +13,7 @@ import numpy as np
 
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.rollout.episode import Marks
-from vict_jax.rollout.options import RolloutOptions
+from vict_jax.rollout.options import RolloutOptions, Trained
 
 OVERLONG_OF = ("context", "reply")
 
@@ -51,9 +51,15 @@ class RewardOptions:
         """L_max, in tokens.
 
         Raises:
-          ValueError: the buffer is not below it.
+          ValueError: the buffer is not below it, or replies are measured but not trained whole.
         """
-        longest = rollout.max_context if self.overlong_of == "context" else rollout.max_new_tokens
+        of_reply = self.overlong_of == "reply"
+        if of_reply and self.overlong_buffer and Trained(rollout.trained) is not Trained.REPLY:
+            raise ValueError(
+                f"reward.overlong_of={self.overlong_of!r} is not allowed with rollout.trained="
+                f"{rollout.trained!r}: replies are measured by their trained tokens"
+            )
+        longest = rollout.max_new_tokens if of_reply else rollout.max_context
         if self.overlong_buffer > longest:
             raise ValueError(
                 f"reward.overlong_buffer={self.overlong_buffer} is not allowed: it must be at most the "

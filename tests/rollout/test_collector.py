@@ -22,7 +22,8 @@ from vict_jax.rollout.episode import spread_record
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, format_reply
 from vict_jax.rollout.session import Sample
-from vict_jax.rollout.tokenizer import Codec, train_tokenizer
+from vict_jax.rollout.tokenizer import Codec, action_tokens, train_tokenizer
+from vict_jax.shaping import RewardOptions
 
 TOY = ToyOptions(doors=3, max_steps=6)
 TASKS = DOMAIN.tasks(TOY, "train")[:3]
@@ -307,12 +308,60 @@ def test_progress_is_told_and_time_is_accounted_for():
     assert all(value > 0 for value in result.seconds.values())
 
 
+@pytest.mark.parametrize("context", ["window", "append"])
+def test_only_the_tokens_inside_the_action_tags_can_be_trained(context):
+    """A reply without an action is trained whole; what is sampled, and its steps, stay the same."""
+    replies = ("<action>next door</action>", "next door", "<action> take key </action>")
+    options = dataclasses.replace(OPTIONS, context=context, reply="action", max_context=600)
+    whole, _ = run(scripted(*replies), options, tasks=TASKS[:1], rollouts=1)
+    options = dataclasses.replace(options, trained="action")
+    found, _ = run(scripted(*replies), options, tasks=TASKS[:1], rollouts=1)
+    (before,), (after,) = whole.groups[0], found.groups[0]
+    assert (after.actions, after.observations) == (before.actions, before.observations)
+    said = []
+    for plain, chosen in zip(before.sequences, after.sequences, strict=True):
+        np.testing.assert_array_equal(plain.ids, chosen.ids)
+        assert not (chosen.trained & ~plain.trained).any()
+        np.testing.assert_array_equal(chosen.logp, np.where(chosen.trained, plain.logp, 0))
+        for t in np.unique(chosen.step[chosen.trained]):
+            said.append(CODEC.decode(chosen.ids[chosen.trained & (chosen.step == t)].tolist()))
+    assert said[:3] == ["next door", "next door<|im_end|>", " take key "]
+
+
+def test_tokens_of_an_action_however_it_is_cut_into_tokens():
+    """Also where the tags are ordinary text, and where a character is more than one token."""
+    for action in ("next door", "dØør ✓", "x"):
+        reply = f"<think>?</think><action>{action}</action>"
+        for ids in (CODEC.reply(reply), list(CODEC.text(reply))):
+            ids = [*ids, CODEC.end_id]
+            inside = action_tokens(CODEC, ids)
+            at = np.flatnonzero(inside)
+            assert at.tolist() == list(range(at[0], at[-1] + 1))
+            text = CODEC.decode([ids[i] for i in at])
+            assert action in text
+            assert len(text) <= len(action) + 2  # no more than the bracket that shares a token with it
+    beyond = [*CODEC.reply("<action>x"), len(CODEC.tokenizer) + 3, *CODEC.reply("</action>")]
+    assert CODEC.decode([beyond[i] for i in np.flatnonzero(action_tokens(CODEC, beyond))]) == "x"
+
+
+def test_action_tokens_need_tags():
+    with pytest.raises(ValueError, match=r"trained='action' needs a reply in one of .*'line'"):
+        RolloutOptions(trained="action")
+    with pytest.raises(ValueError, match=r"reward.overlong_of='reply' is not allowed with rollout.trained="):
+        RewardOptions(overlong_of="reply", overlong_buffer=4).limit(
+            RolloutOptions(trained="action", reply="tags")
+        )
+
+
 @pytest.mark.parametrize(
     ("context", "template", "reply"),
     itertools.product(("window", "append"), ("plain", "chat"), ("line", "tags")),
 )
 def test_demonstrations_win_and_train_the_experts_replies(context, template, reply):
-    options = RolloutOptions(context=context, template=template, reply=reply, max_context=2000)
+    trained = "action" if reply == "tags" else "reply"  # of the policy only
+    options = RolloutOptions(
+        context=context, template=template, reply=reply, trained=trained, max_context=2000
+    )
     with EnvPool(DOMAIN, TOY, workers=0, timeout_s=1.0) as pool:
         rollouts = demonstrations(pool, CODEC, TASKS, options=options, max_steps=6)
     for rollout, task in zip(rollouts, TASKS, strict=True):

@@ -25,12 +25,12 @@ from envs.worker import Fault
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.rollout.context import Prompt, Reply, start_context
 from vict_jax.rollout.episode import Counts, Episode, Marks, count
-from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions
+from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions, Trained
 from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply, reply_text
 from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
 from vict_jax.rollout.session import Sample, Session
 from vict_jax.rollout.template import Example, Template, make_template, window
-from vict_jax.rollout.tokenizer import Codec, first_stop, stop_table
+from vict_jax.rollout.tokenizer import Codec, action_tokens, first_stop, stop_table
 from vict_jax.sharding import batch_parts
 
 NOTHING_HAPPENS = "Nothing happens."
@@ -219,6 +219,7 @@ def demonstrations(
       ValueError: an action of the expert cannot be said in the reply format, or not within
         `max_new_tokens`.
     """
+    options = dataclasses.replace(options, trained=Trained.REPLY.value)
     template = make_template(codec, options, examples)
     policy = _expert(pool, template)
     finished = _play(
@@ -415,7 +416,9 @@ def _take(
         )
         parsed = parse_reply(text, reply_format, stopped=reply.stopped, allow_trailing=options.allow_trailing)
         action = parsed.action if parsed.valid else text.strip()
-        episode.context.add_reply(Reply(reply.ids, reply.logp, action))
+        only_action = Trained(options.trained) is Trained.ACTION and parsed.valid
+        trained = action_tokens(codec, ids) if only_action else None
+        episode.context.add_reply(Reply(reply.ids, reply.logp, action, trained))
         tokens = (len(prompt.ids), len(ids))
         episode.reply(action, parsed, truncated=not reply.stopped, tokens=tokens)
 

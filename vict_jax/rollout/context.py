@@ -27,11 +27,13 @@ class Reply:
       ids: i32[n], as sampled, the stop token included.
       logp: f32[n], their log-probabilities under the policy that sampled them.
       text: what later prompts of a WINDOW say was done.
+      trained: bool[n], the tokens that are trained; None: all.
     """
 
     ids: np.ndarray
     logp: np.ndarray
     text: str
+    trained: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +94,13 @@ def _sequence(turns: Sequence[_Turn]) -> TokenSequence:
     ids: list[np.ndarray] = []
     trained, logp, step = [], [], []
     for turn in turns:
-        fed, sampled = len(turn.fed), len(turn.reply.ids)
-        ids += [np.asarray(turn.fed, np.int32), np.asarray(turn.reply.ids, np.int32)]
-        trained += [np.zeros(fed, bool), np.full(sampled, turn.trained)]
-        logp += [np.zeros(fed, np.float32), np.where(turn.trained, turn.reply.logp, 0).astype(np.float32)]
+        fed, reply = len(turn.fed), turn.reply
+        sampled = len(reply.ids)
+        chosen = np.ones(sampled, bool) if reply.trained is None else reply.trained
+        chosen = chosen & turn.trained
+        ids += [np.asarray(turn.fed, np.int32), np.asarray(reply.ids, np.int32)]
+        trained += [np.zeros(fed, bool), chosen]
+        logp += [np.zeros(fed, np.float32), np.where(chosen, reply.logp, 0).astype(np.float32)]
         step.append(np.full(fed + sampled, turn.step, np.int32))
     return TokenSequence(*map(np.concatenate, (ids, trained, logp, step)))
 

@@ -59,6 +59,18 @@ class Thinking(enum.Enum):
     OFF = "off"
 
 
+class Trained(enum.Enum):
+    """Which tokens of a reply are trained.
+
+    REPLY: all that were sampled.
+    ACTION: those inside the action tags (TRCA, arXiv 2608.16156), in the formats TAGS and ACTION. A reply
+      without an action is trained whole, since nothing else would teach the form.
+    """
+
+    REPLY = "reply"
+    ACTION = "action"
+
+
 class Overflow(enum.Enum):
     """What an APPEND context does when the next prompt and reply do not fit into `max_context`.
 
@@ -90,6 +102,7 @@ class RolloutOptions:
         whose probabilities add up to p; 1 is off. Stored log-probabilities are those of the whole
         distribution in any case, see `vict_jax.rollout.sampler`.
       allow_trailing: accept text after `</action>`.
+      trained: a `Trained`, of what the policy says; the expert's replies are trained whole in any case.
       invalid: an `InvalidReply`.
       format_penalty: subtracted for each invalid reply from `Marks.penalty`; the score is never touched.
       rows: rollouts in play at once, the next one takes the place of one that is over; results do not
@@ -113,6 +126,7 @@ class RolloutOptions:
     top_k: int = 0
     top_p: float = 1.0
     allow_trailing: bool = False
+    trained: str = "reply"
     invalid: str = "noop"
     format_penalty: float = 0.0
     rows: int = 128
@@ -122,6 +136,7 @@ class RolloutOptions:
             ("context", ContextKind),
             ("template", TemplateKind),
             ("reply", ReplyFormat),
+            ("trained", Trained),
             ("invalid", InvalidReply),
             ("instruction_role", InstructionRole),
             ("thinking", Thinking),
@@ -130,6 +145,9 @@ class RolloutOptions:
             allowed = [member.value for member in kind]
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {allowed}")
+        tagged = (ReplyFormat.TAGS.value, ReplyFormat.ACTION.value)
+        if Trained(self.trained) is Trained.ACTION and self.reply not in tagged:
+            raise ValueError(f"trained={self.trained!r} needs a reply in one of {tagged}, got {self.reply!r}")
         for name, least in (
             ("history", 0),
             ("max_new_tokens", 1),

@@ -156,7 +156,8 @@ class Codec:
         sample = self.text("go to\n the <b> 1.")
         if "".join(texts[i] for i in sample) != self.decode(sample):
             raise ValueError(
-                "stop_strings need a byte-level tokenizer: tokens of this one have no fixed text"
+                "stop_strings and trained='action' need a byte-level tokenizer: tokens of this one have no "
+                "fixed text"
             )
         return texts
 
@@ -169,6 +170,22 @@ def _without_added_tokens(tokenizer: PreTrainedTokenizerFast) -> tokenizers.Toke
     description = json.loads(tokenizer.backend_tokenizer.to_str())
     description["added_tokens"] = []
     return tokenizers.Tokenizer.from_str(json.dumps(description))
+
+
+def action_tokens(codec: Codec, ids: Sequence[int]) -> np.ndarray:
+    """The tokens with text between the action tags, bool[n]; a tag that shares a token with it is in.
+
+    Args:
+      ids: of a reply with both tags, once each.
+    """
+    known = codec.token_texts  # a model may have more tokens than its tokenizer, without text
+    texts = [known[i] if i < len(known) else "" for i in ids]
+    before, _, rest = "".join(texts).partition(ACTION)
+    start = len(before) + len(ACTION)
+    stop = start + rest.index(END_ACTION)
+    ends = np.cumsum([len(text) for text in texts])
+    begins = np.concatenate([[0], ends[:-1]])
+    return (ends > start) & (begins < stop)
 
 
 def first_stop(codec: Codec, ids: Sequence[int], stop_strings: Sequence[str]) -> int | None:
