@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_RETRIED = (408, 409, 429, 500, 502, 503, 504)
+_RETRIED = (408, 409, 425, 429)  # and what is the server's own fault, 500 and above
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 300  # characters of a server's answer in a message
 # What servers say (OpenAI's code, vLLM's and llama.cpp's texts) when a conversation is longer than they take.
@@ -165,7 +165,7 @@ def _ask(endpoint: Endpoint, body: bytes, sleep: Sleep) -> tuple[bytes, int]:
         except urllib.error.HTTPError as error:
             with error:
                 said = _hide_key(endpoint, error.read().decode(errors="replace"))
-            if error.code not in _RETRIED:
+            if error.code not in _RETRIED and error.code < 500:
                 raise _refusal(endpoint, error, said) from None
             reason = f"HTTP {error.code}: {said[:_SHOWN]}"
             wait = _seconds(error.headers.get("Retry-After"), wait)

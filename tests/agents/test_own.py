@@ -21,9 +21,10 @@ from vict_jax.agents.model import Reply, Request
 from vict_jax.agents.own import OwnModel
 from vict_jax.agents.sources import Asked
 from vict_jax.config import RunConfig, from_config_dict, to_plain
+from vict_jax.evaluate import evaluate
 from vict_jax.job import Job, new_params, open_job, policy
 from vict_jax.metrics import write_json
-from vict_jax.rollout.collector import open_session
+from vict_jax.rollout.collector import collect, open_session
 from vict_jax.rollout.template import make_template
 
 SPLIT = "valid_unseen"
@@ -32,7 +33,7 @@ SPLIT = "valid_unseen"
 @pytest.fixture(scope="module")
 def config() -> RunConfig:
     config = small_config().unlock()
-    config.env.update(num_valid=2, workers=0, max_steps=3)
+    config.env.update(num_valid=2, workers=0, max_steps=2)
     config.model.vocab_size = 800
     # The same sizes everywhere, so that all tests share their compiled programs.
     config.rollout.update(max_context=128, max_new_tokens=8, rows=2)
@@ -113,11 +114,30 @@ def test_prompts_are_those_of_the_run(run: tuple[pathlib.Path, Job, Any]) -> Non
     assert model.answers()[0].usage.prompt_tokens == len(expected)
 
 
+def agents_actions(out: pathlib.Path) -> dict[str, tuple[str, ...]]:
+    rows = [json.loads(line) for line in (out / "tasks.jsonl").read_text().splitlines()]
+    return {row["task"]: tuple(step["action"] for step in row["trials"][0]["transcript"]) for row in rows}
+
+
+def runs_actions(job: Job, params: Any) -> dict[str, tuple[str, ...]]:
+    played = collect(
+        job.pool,
+        open_session(*policy(job, params), job.codec, job.config.rollout, job.mesh),
+        job.codec,
+        job.eval_tasks,
+        rollouts=1,
+        key=job.keys.evaluate,
+        options=job.config.rollout,
+        max_steps=job.max_steps,
+    )
+    return {group[0].task.id: group[0].actions for group in played.groups}
+
+
 @pytest.mark.parametrize("kind", ["plain", "reflexion"])
 def test_a_run_is_evaluated_in_its_environment(
     run: tuple[pathlib.Path, Job, Any], config: RunConfig, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    folder, _, _ = run
+    folder, job, params = run
     trials = 2 if kind == "reflexion" else 1
     report = sources.with_run(Asked(kind=kind, trials=trials), config, folder, 0, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -127,6 +147,9 @@ def test_a_run_is_evaluated_in_its_environment(
     assert not summary["counts"]["context_ends"]
     assert summary["agent"]["prompts"]["reply"] == ("line" if kind == "plain" else "tags")
     assert "no prices given" in report
+    if kind == "plain":  # the prompts and the keys are those of the run's own evaluation
+        assert summary["trials"]["trial 1"] == evaluate(job, params)
+        assert agents_actions(tmp_path) == runs_actions(job, params)
     calls = summary["usage"]["calls"]
     sources.with_run(Asked(kind=kind, trials=trials, batch=1), config, folder, 0, tmp_path)
     assert json.loads((tmp_path / "summary.json").read_text())["usage"]["calls"] == calls  # nothing was left

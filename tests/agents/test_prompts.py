@@ -145,6 +145,7 @@ def test_a_budget_is_reached_exactly() -> None:
     assert budget.reached(Usage(prompt_tokens=1_000_000)) == "max_cost=1 is reached (1.0000)"
     assert "does not say how many tokens" in budget.reached(Usage(unstated=1))
     assert Budget(max_calls=2).reached(Usage(calls=2)) == "max_calls=2 is reached"
+    assert not Budget(max_calls=2).reached(Usage(calls=2, cached=1))
     assert not Budget().reached(Usage(calls=10**6))
     with pytest.raises(ValueError, match="needs price_prompt"):
         Budget(max_cost=1.0)

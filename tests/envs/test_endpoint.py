@@ -54,7 +54,7 @@ def test_without_a_key_none_is_sent(server: Server, monkeypatch: pytest.MonkeyPa
 
 
 def test_failures_that_may_pass_are_tried_again_and_waits_double(server: Server) -> None:
-    server.plan = [(500, {}, b"down"), (503, {}, b"down"), (429, {"Retry-After": "7"}, b"slow")]
+    server.plan = [(500, {}, b"down"), (529, {}, b"full"), (429, {"Retry-After": "7"}, b"slow")]
     server.says("Hello")
     waits: list[float] = []
     assert ask(server, waits).retries == 3
@@ -67,6 +67,7 @@ def test_failures_that_may_pass_are_tried_again_and_waits_double(server: Server)
         (400, "left out by `request`"),
         (401, f"variable {KEY} was sent"),
         (404, "Is 'm' a model of this server"),
+        (302, "has moved to http://other/"),
         (307, "has moved to http://other/"),
     ],
 )

@@ -12,7 +12,8 @@ class Usage:
     """Sums over calls.
 
     Attributes:
-      calls: answers. retries: attempts that failed before them. cached: answers that were kept from before.
+      calls: answers. retries: attempts that failed before them. cached: of the answers, those that were kept
+        from before, which cost nothing.
       prompt_tokens, completion_tokens: of the calls that stated them. unstated: those that did not.
     """
 
@@ -68,7 +69,7 @@ class Budget:
 
     def reached(self, usage: Usage) -> str:
         """Why no further call may be made, "" if one may."""
-        if self.max_calls is not None and usage.calls >= self.max_calls:
+        if self.max_calls is not None and usage.calls - usage.cached >= self.max_calls:
             return f"max_calls={self.max_calls} is reached"
         if self.max_cost is None or self.prices is None:
             return ""
