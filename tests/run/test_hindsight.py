@@ -86,9 +86,12 @@ def test_a_long_outcome_is_cut_and_ends_its_line(codec: Codec) -> None:
 def test_an_update_with_the_pass(tmp_path: pathlib.Path) -> None:
     """One update: the pass is logged, a known outcome changes the log-probabilities, the log replays."""
     config = small_config().unlock()
-    config.train.update(updates=1, rollouts=4)
-    config.eval.tasks = 2
-    config.credit.method = "hcapo+vict"
+    config.train.updates = 1
+    config.warm_start.tasks = 0
+    config.conformance.update(tasks=2, every=0)
+    config.eval.tasks = 1
+    config.rollout.update(reply="action", trained="action")
+    config.credit.method = "hcapo"
     run = from_config_dict(config)
     train.train(run, tmp_path / "run")
     inputs = proofs.read_inputs(tmp_path / "run", 1)
