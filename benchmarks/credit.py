@@ -11,7 +11,8 @@ by playing the logged actions again in this process. Median of the repetitions; 
 
 With --methods: every method on 16 groups of 8 rollouts of up to 50 steps, on four times the groups, and with
 steps and rollouts of a group doubled; beside it, what the host spends on the texts of as many rollouts of the
-household's noisy expert (first time seen), and both as a share of an update of the quickstart.
+household's noisy expert (first time seen), and both as a share of an update of the quickstart. Here the
+fastest repetition counts, and CPU time on the host, so that a machine in use by others tells the same.
 """
 
 from __future__ import annotations
@@ -255,8 +256,9 @@ def time_methods(args: argparse.Namespace) -> None:
     """What --methods asks for."""
     found = credit_methods.costs(
         credit_methods.chosen(args.methods),
-        lambda method, inputs: measure(method, kernel(method), inputs, args.repeats).milliseconds,
+        kernel,
         batch,
+        repeats=args.repeats,
         update_seconds=args.update_seconds,
     )
     if args.json:

@@ -210,14 +210,14 @@ def advantages(batch: Stored, methods: tuple[str, ...]) -> dict[str, np.ndarray]
 
     Raises:
       InvariantError: a method breaks its claim.
-      ValueError: a method needs what only a model makes, and the batch does not have it.
+      ValueError: a method needs what is not made of texts, and the batch does not have it.
     """
     needed = needs(methods, batch.options)
     for name in methods:
         if unknown := needs([name], batch.options) - batch.has - observations.FIELDS:
             raise ValueError(
-                f"credit method {name!r} needs {sorted(unknown)}, which a model makes; "
-                f"{batch.title} has none, take a run of that method"
+                f"credit method {name!r} needs {sorted(unknown)}, which only a run of a method that needs it "
+                f"logs; {batch.title} has none"
             )
     inputs = observations.add_needed(batch.inputs, batch.observations, needs=needed, options=batch.options)
     outputs, violations = to_host(

@@ -131,7 +131,7 @@ def test_figures_without_variance():
         (
             ["--methods=gae"],
             ValueError,
-            r"'gae' needs \['value'\], which a model makes; update 2 of .* has none",
+            r"'gae' needs \['value'\], which only a run of .* logs; update 2 of .* has none",
         ),
         (["--workdir=/no/such/run"], RunError, "--workdir=/no/such/run holds no run"),
     ],

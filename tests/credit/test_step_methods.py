@@ -103,6 +103,11 @@ def test_gigpo_mean_std() -> None:
     np.testing.assert_allclose(once, expected, rtol=1e-5)
 
 
+def test_gigpo_compares_a_rollout_that_is_alone_with_itself_where_it_comes_back() -> None:
+    found = one(played([(1.0, [1, 2, 1, 9])]), "gigpo", "means")
+    np.testing.assert_allclose(found, [[(9.025 - 10) / 2, 0.0, (10 - 9.025) / 2]], rtol=1e-5)
+
+
 def test_gigpo_clusters_count_as_one_observation() -> None:
     inputs = dataclasses.replace(gigpo_case(), cluster_id=np.array([[[1, 1], [1, 1]]], np.int32))
     found = one(inputs, "gigpo_similar", "means")
