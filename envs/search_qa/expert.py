@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from envs.search_qa.data import Question, title_key
-from envs.search_qa.generator import QUESTIONS, STATEMENTS
+from envs.search_qa.generator import KINDS, QUESTIONS, STATEMENTS
 from envs.search_qa.protocol import ANSWER, SEARCH
 from envs.search_qa.verifier import canonical
 
@@ -81,7 +81,7 @@ def read_world(memory: Memory) -> str:
         text = memory.passages.get(title_key(at))
         stated = _STATEMENTS[relation].search(text) if text is not None else None
         if stated is None:
-            queries = [query for query in (at, f"{at} {relation}") if query not in memory.searched]
+            queries = [query for query in (at, f"{at} {KINDS[relation]}") if query not in memory.searched]
             if queries and memory.turns_left > 1:
                 return say(memory, SEARCH, queries[0])
             break

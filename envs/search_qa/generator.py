@@ -3,8 +3,10 @@
     python -m envs.search_qa.generator --out DIR [--world 0]
 
 A world is a function of its number: people, films, novels, companies, cities and countries with made-up
-names, and relations between them. Every entity has one passage. Names repeat from world to world with other
-facts, so what is true can only be read. The command writes a world in the files of the real data sets.
+names, and relations between them. Every entity has one passage. Films, novels and companies share their name
+with a song or a ship, whose passage is shorter: of a query of the bare name it is the first result. Names
+repeat from world to world with other facts, so what is true can only be read. The command writes a world in
+the files of the real data sets.
 """
 
 from __future__ import annotations
@@ -50,6 +52,13 @@ STATEMENTS = {
     "birthplace": "{s} is a {job} born in {o}.",
     "seat": "{s} is a company based in {o}.",
     "country": "{s} is a city in {o}.",
+}
+# Relation -> a word of the subject's passage that its namesake's passage lacks.
+KINDS = {"director": "film", "author": "novel", "birthplace": "born", "seat": "company", "country": "city"}
+_NAMESAKES = {
+    "director": ("song", "{s} is a song."),
+    "author": ("song", "{s} is a song."),
+    "seat": ("ship", "{s} is a ship."),
 }
 # What else a passage says: true, and of no use for the questions.
 _ASIDES = {
@@ -157,7 +166,12 @@ def make_world(number: int) -> World:
     for entity in entities.values():
         names.setdefault(entity.relation, []).append(entity.name)
     order = rng.sample(list(entities.values()), len(entities))
-    passages = tuple(_passage(rng, i, entity, names) for i, entity in enumerate(order))
+    passages = [_passage(rng, i, entity, names) for i, entity in enumerate(order)]
+    for entity in order:
+        if entity.relation in _NAMESAKES:
+            kind, text = _NAMESAKES[entity.relation]
+            contents = f'"{entity.name} ({kind})"\n{text.format(s=entity.name)}'
+            passages.append(Passage(str(len(passages)), contents))
     by_hops: list[list[tuple[str, tuple[str, ...]]]] = [[], []]
     for entity in order:
         for path in QUESTIONS:
@@ -165,7 +179,7 @@ def make_world(number: int) -> World:
                 by_hops[len(path) - 1].append((entity.name, path))
     turns = [choice for pair in zip(*by_hops, strict=True) for choice in pair]
     questions = (_question(i, entities, subject, path) for i, (subject, path) in enumerate(turns))
-    return World(passages, tuple(questions))
+    return World(tuple(passages), tuple(questions))
 
 
 # Every subject but the cities has a question of each type.

@@ -18,7 +18,7 @@ from envs.search_qa.domain import DOMAIN, SearchQaEnv, SearchQaOptions
 
 U, S, N, V = Status.UNKNOWN, Status.SATISFIED, Status.UNSATISFIED, Status.VIOLATED
 WORLD = generator.make_world(5)
-TWO_HOP = next(q for q in WORLD.questions if len(q.facts) == 2)
+TWO_HOP = next(q for q in WORLD.questions if q.text.startswith("In which country was"))
 TASK = Task("x", "two_hop", "train", 5, TWO_HOP.to_json())
 FIRST, SECOND = (f"<search> {fact} </search>" for fact in TWO_HOP.facts)
 GOLD, WRONG = TWO_HOP.answers[0], TWO_HOP.facts[1]
