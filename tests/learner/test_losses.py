@@ -284,6 +284,67 @@ def test_field_report_12_what_unweighted_estimators_do_on_policy():
         PpoOptions(kl_estimator="k1", kl_importance_weight=False)
 
 
+@pytest.mark.parametrize("behaviour", [THETA, BEHAVIOUR], ids=["on_policy", "off_policy"])
+@pytest.mark.parametrize("advantage", [[1.0, -0.5, 0.25], [-2.0, 1.0, 1.0]])
+def test_policy_loss_has_the_exact_gradient_where_no_bound_is_active(behaviour, advantage):
+    """E_behaviour[loss] over all three tokens: minus the gradient of sum_a pi(a) A(a)."""
+    old = jax.nn.log_softmax(jnp.asarray(behaviour, jnp.float32))
+    a = jnp.asarray(advantage, jnp.float32)
+    theta = jnp.asarray(THETA, jnp.float32)
+
+    def expected_loss(theta):
+        ratio = jnp.exp(jax.nn.log_softmax(theta) - old)
+        loss, clipped = losses.clipped_policy_loss(ratio, a, clip_low=0.9, clip_high=9.0, dual_clip=0.0)
+        return (jnp.exp(old) * loss).sum(), clipped
+
+    gradient, clipped = jax.grad(expected_loss, has_aux=True)(theta)
+    exact = jax.grad(lambda theta: -(jax.nn.softmax(theta) * a).sum())(theta)
+    assert not clipped.any()
+    np.testing.assert_allclose(gradient, exact, atol=1e-6)
+
+
+def test_clipped_tokens_leave_the_exact_gradient_of_the_others():
+    """With bounds, the gradient is that of the sum over the tokens that no bound stops."""
+    old = jax.nn.log_softmax(jnp.asarray(BEHAVIOUR, jnp.float32))
+    a, theta = jnp.array([-1.0, 1.0, -1.0]), jnp.asarray(THETA, jnp.float32)
+
+    def expected_loss(theta):
+        ratio = jnp.exp(jax.nn.log_softmax(theta) - old)
+        loss, clipped = losses.clipped_policy_loss(ratio, a, clip_low=0.2, clip_high=0.28, dual_clip=2.0)
+        return (jnp.exp(old) * loss).sum(), clipped
+
+    gradient, clipped = jax.grad(expected_loss, has_aux=True)(theta)
+    ratio = np.exp(np.asarray(jax.nn.log_softmax(theta) - old))
+    np.testing.assert_allclose(ratio, [0.655, 0.485, 3.584], atol=1e-3)
+    assert clipped.tolist() == [True, False, True]  # below .8 with A < 0; free with A > 0; above the dual 2
+    exact = jax.grad(lambda theta: -(jax.nn.softmax(theta) * a)[1])(theta)
+    np.testing.assert_allclose(gradient, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(("estimator", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", 0.106531)])
+def test_kl_in_the_reward_is_an_estimate_of_the_sampled_tokens(estimator, value):
+    """Log-probability -1 against -1.5, times the coefficient; nothing where nothing was sampled."""
+    options = PpoOptions(kl_in="reward", kl_estimator=estimator, kl_coefficient=0.2)
+    batch = make_batch([[0, 1]], behaviour_logp=[[np.nan, -1.0]])
+    penalty = losses.kl_penalty(batch, jnp.array([[np.nan, -1.5]]), options=options)
+    np.testing.assert_allclose(penalty, [[0.0, 0.2 * value]], atol=1e-6)
+
+
+def test_kl_in_the_reward_is_the_kl_on_average_and_leaves_the_loss_alone():
+    """Exact enumeration: k1 and k3 estimate KL(behaviour || ref); the loss has no KL term."""
+    old, ref = (jax.nn.log_softmax(jnp.asarray(x, jnp.float32)) for x in (BEHAVIOUR, REFERENCE))
+    batch = make_batch(np.ones((1, 3)), behaviour_logp=np.asarray(old)[None])
+    for estimator in ("k1", "k3"):
+        options = PpoOptions(kl_in="reward", kl_estimator=estimator, kl_coefficient=1.0)
+        penalty = losses.kl_penalty(batch, ref[None], options=options)[0]
+        assert (jnp.exp(old) * penalty).sum() == pytest.approx(float(REVERSE(old, ref)), rel=1e-5)
+    assert options.kl_loss_coefficient == 0.0
+    logp = np.asarray(jax.nn.log_softmax(jnp.asarray(THETA, jnp.float32)))[None]
+    without = loss_of(logp, [[1.0, 0.5, -1.0]], batch, PpoOptions(kl_coefficient=0.0), ref_logp=ref[None])[0]
+    assert loss_of(logp, [[1.0, 0.5, -1.0]], batch, options, ref_logp=ref[None])[0] == without
+    PpoOptions(kl_in="reward", kl_estimator="k1", kl_importance_weight=False)  # no gradient, so no bias
+
+
 def test_k3_is_clamped():
     far = losses.kl_estimate(jnp.float32(-90.0), jnp.float32(0.0), estimator="k3")
     assert far == 10.0
@@ -464,6 +525,9 @@ def test_field_report_21_the_stop_token_is_trained_and_equal_padding_is_not():
         ("max_sequence_ratio", 0.9),
         ("kl_coefficient", -1.0),
         ("kl_estimator", "k4"),
+        ("kl_in", "score"),
+        ("value_coefficient", 0.0),
+        ("value_clip", -0.2),
         ("aggregation", "mean"),
         ("constant_divisor", 3.0),
         ("epochs", 0),
