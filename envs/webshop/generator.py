@@ -5,8 +5,9 @@ attribute of a product is in its title or one of its bullet points. The attribut
 for are in the text that the search reads (title and first bullet point), but for one product in ten, where
 the last of them is in a later bullet point only.
 
-Products are numbered, so that a list and a click name them by the same text (a click is lower-cased). A range
-price comes from options of different prices, as in the original.
+Ids are short, lower-case, and of letters and digits in turn, so that a list and a click name a product by the
+same text and a small model can copy it: each sign is a token of its own. A range price comes from options of
+different prices, as in the original.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 from envs.webshop import wares
 from envs.webshop.raw import RawData
 
-MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 9000
+_LETTERS, _DIGITS = "bcdfghjkmnpqrstvwxyz", "23456789"
+MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), (len(_LETTERS) * len(_DIGITS)) ** 2
 LONG_TITLES = 0.3
 MOST_ASKED = 3  # attributes of a synthetic goal
 _RANGE_PRICES = 0.3  # of products with options
@@ -57,10 +59,9 @@ def generate(
     if not 1 <= title_attributes <= MOST_ASKED:
         raise ValueError(f"title_attributes={title_attributes} must be from 1 to {MOST_ASKED}")
     rng = random.Random(f"webshop/{products}/{seed}")
-    first = 100 if products <= 900 else 1000  # the fewest digits that are enough
-    numbers = rng.sample(range(first, 10 * first), products)
+    numbers = rng.sample(range(MAX_PRODUCTS), products)
     made = [
-        _product(wares.KINDS[i % len(wares.KINDS)], str(number), rng, long_titles, title_attributes)
+        _product(wares.KINDS[i % len(wares.KINDS)], _asin(number), rng, long_titles, title_attributes)
         for i, number in enumerate(numbers)
     ]
     rng.shuffle(made)
@@ -70,6 +71,14 @@ def generate(
         human={entry["asin"]: human for entry, _, human, _ in made if human},
         title_nouns={entry["asin"]: nouns for entry, *_, nouns in made},
     )
+
+
+def _asin(number: int) -> str:
+    """Letter, digit, letter, digit."""
+    rest, last = divmod(number, len(_DIGITS))
+    rest, third = divmod(rest, len(_LETTERS))
+    first, second = divmod(rest, len(_DIGITS))
+    return f"{_LETTERS[first]}{_DIGITS[second]}{_LETTERS[third]}{_DIGITS[last]}"
 
 
 def _product(

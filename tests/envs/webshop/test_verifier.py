@@ -179,7 +179,7 @@ def check_purchases(shop: native.WebShop, count: int) -> set[float]:
 @pytest.mark.parametrize("mode", reward.MODES)
 @pytest.mark.parametrize("kind", [goals.synthetic_goals, goals.human_goals])
 def test_f_is_the_score_of_the_generated_shop(mode, kind) -> None:
-    products = catalogue.build(generator.generate(products=300, seed=5))
+    products = catalogue.build(generator.generate(products=300, seed=5, long_titles=0.6))
     assert check_purchases(native.WebShop(products, kind(products), reward_mode=mode), 800) == {
         0,
         0.1,
