@@ -24,7 +24,7 @@ import numpy as np
 
 from envs.base import Domain
 from envs.lookup import environment
-from vict_jax import observations, proofs
+from vict_jax import observations, proofs, rubric
 from vict_jax.audit.contrast import correlation, sign_agreement
 from vict_jax.audit.environment import read_options
 from vict_jax.audit.explain import find_rollout
@@ -50,8 +50,7 @@ class Stored:
 
     Attributes:
       title: where it is from, in words. inputs: NumPy arrays.
-      observations: of each rollout of each group, the texts before its actions; none of a lost one.
-      actions: the action texts of each rollout.
+      played: the steps of each rollout of each group; none of a lost one.
       has: fields that `inputs` holds although most methods do not need them.
     """
 
@@ -59,9 +58,18 @@ class Stored:
     domain: Domain
     options: VictOptions
     inputs: CreditInputs
-    observations: Sequence[GroupTexts]
-    actions: Sequence[GroupTexts]
+    played: Sequence[rubric.GroupPlayed]
     has: frozenset[str]
+
+    @property
+    def observations(self) -> list[GroupTexts]:
+        """The texts before the actions of each rollout."""
+        return [[one.observations for one in group] for group in self.played]
+
+    @property
+    def actions(self) -> list[GroupTexts]:
+        """The action texts of each rollout."""
+        return [[one.actions for one in group] for group in self.played]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,19 +159,23 @@ def logged(workdir: pathlib.Path, update: int | None, credit: Sequence[str]) -> 
         raise RunError(f"--workdir={workdir} has no logged update yet")
     update = known[-1] if update is None else update
     inputs = proofs.read_inputs(workdir, update)
-    columns = ["group", "rollout", "observation", "action"]
+    columns = ["group", "rollout", "observation", "action", "taken", "valid"]
     rows = proofs.read_table(workdir, "rollouts", update, columns)
     groups, size = inputs.score.shape
-    seen: list[list[list[str]]] = [[[] for _ in range(size)] for _ in range(groups)]
-    done: list[list[list[str]]] = [[[] for _ in range(size)] for _ in range(groups)]
-    for g, n, observation, action in zip(*(rows[name] for name in columns), strict=True):
+    steps: list[list[list[Any]]] = [[[] for _ in range(size)] for _ in range(groups)]
+    for g, n, *step in zip(*(rows[name] for name in columns), strict=True):
         if inputs.rollout_mask[g, n]:
-            seen[g][n].append(observation)
-            done[g][n].append(action)
+            steps[g][n].append(step)
+    played = [[_played(one) for one in group] for group in steps]
     domain, _ = environment(config.env.name)
     options = changed(config.credit.options, credit)
     has = needs([config.credit.method], config.credit.options)
-    return Stored(f"update {update} of {workdir}", domain, options, inputs, seen, done, has)
+    return Stored(f"update {update} of {workdir}", domain, options, inputs, played, has)
+
+
+def _played(steps: Sequence[Sequence[Any]]) -> rubric.Played:
+    """A rollout of (observation, action, taken, valid) rows."""
+    return rubric.Played(*zip(*steps, strict=True)) if steps else rubric.NOTHING_PLAYED
 
 
 def fresh(args: argparse.Namespace) -> Stored:
@@ -194,8 +206,7 @@ def fresh(args: argparse.Namespace) -> Stored:
         domain,
         changed(VictOptions(), args.credit),
         inputs,
-        observations.texts_of(groups),
-        [[rollout.actions for rollout in group] for group in groups],
+        rubric.played_of(groups),
         frozenset(),
     )
 
@@ -206,20 +217,21 @@ def fresh(args: argparse.Namespace) -> Stored:
 def advantages(batch: Stored, methods: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Advantages f32[G, N, T] of each method, from one compiled call.
 
-    Fields made of texts are made anew, under the options of the batch.
+    Fields made of texts, and rubrics, are made anew, under the options of the batch.
 
     Raises:
       InvariantError: a method breaks its claim.
-      ValueError: a method needs what is not made of texts, and the batch does not have it.
+      ValueError: a method needs what a model makes, and the batch does not have it.
     """
     needed = needs(methods, batch.options)
     for name in methods:
-        if unknown := needs([name], batch.options) - batch.has - observations.FIELDS:
+        if unknown := needs([name], batch.options) - batch.has - observations.FIELDS - rubric.FIELDS:
             raise ValueError(
                 f"credit method {name!r} needs {sorted(unknown)}, which only a run of a method that needs it "
                 f"logs; {batch.title} has none"
             )
     inputs = observations.add_needed(batch.inputs, batch.observations, needs=needed, options=batch.options)
+    inputs = rubric.add_needed(inputs, batch.played, needs=needed, domain=batch.domain)
     outputs, violations = to_host(
         assign_many(
             on_device(inputs), methods=methods, aggregate=batch.domain.aggregate, options=batch.options

@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from vict_jax import compare
+from vict_jax import compare, rubric
 from vict_jax.credit.options import VictOptions
 from vict_jax.metrics import RunError
 
-METHODS = ("grpo", "gigpo", "gigpo_similar", "salt", "proxmo")
+METHODS = ("grpo", "gigpo", "gigpo_similar", "salt", "proxmo", "trca")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,21 @@ def test_the_table_shows_the_rollout_that_is_asked_for(run, capsys):
     lost = f"{len(update.groups) - 1}/{len(update.groups[0]) - 1}"
     compare.main([f"--workdir={run[0]}", "--methods=grpo,dr_grpo", "--update=1", f"--rollout={lost}"])
     assert "lost, it has no advantages" in capsys.readouterr().out
+
+
+def test_a_rubric_made_from_the_log_is_that_of_the_rollouts(run):
+    logged = run[1][2]
+    stored = compare.logged(run[0], 2, [])
+    from_log, direct = (
+        rubric.add_needed(inputs, played, needs={"rubric"}, domain=stored.domain)
+        for inputs, played in (
+            (stored.inputs, stored.played),
+            (logged.inputs, rubric.played_of(logged.groups)),
+        )
+    )
+    for name in rubric.FIELDS:
+        np.testing.assert_array_equal(getattr(from_log, name), getattr(direct, name))
+        assert np.any(getattr(direct, name))
 
 
 def test_fresh_rollouts(capsys):

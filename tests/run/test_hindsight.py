@@ -89,7 +89,9 @@ def test_an_update_with_the_pass(tmp_path: pathlib.Path) -> None:
     config.train.updates = 1
     config.warm_start.tasks = 0
     config.conformance.update(tasks=2, every=0)
-    config.eval.tasks = 1
+    # As few sizes to compile as can be.
+    config.eval.update(tasks=1, batch=1)
+    config.rollout.update(rows=1, context="window", history=1, max_new_tokens=12)
     config.rollout.update(reply="action", trained="action")
     config.credit.method = "hcapo"
     run = from_config_dict(config)
