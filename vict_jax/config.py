@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import ml_collections
 
 from envs.lookup import environment
-from vict_jax.credit.methods import credit_method
+from vict_jax.credit.methods import credit_method, needs
 from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
-from vict_jax.rollout.options import RolloutOptions
+from vict_jax.rollout.options import RolloutOptions, Trained
 from vict_jax.shaping import RewardOptions
 from vict_jax.sharding import MeshOptions
 
@@ -267,6 +267,13 @@ class RunConfig:
             "above 0 in training",
         )
         self.reward.limit(self.rollout)  # which checks the buffer
+        _require(
+            "value" not in needs([self.credit.method], self.credit.options)
+            or Trained(self.rollout.trained) is Trained.REPLY,
+            "rollout.trained",
+            self.rollout.trained,
+            f"'reply' with credit.method={self.credit.method!r}, whose critic reads before the first token",
+        )
 
 
 # Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.

@@ -13,6 +13,7 @@ from envs.base import Status
 from envs.pool import EnvPool
 from tests.envs import toy_env
 from tests.envs.toy_env import DOMAIN, ToyOptions
+from vict_jax import shaping
 from vict_jax.batching import EndReason, credit_inputs
 from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
@@ -210,7 +211,8 @@ def test_field_report_26_a_reply_without_an_action_is_a_step_that_the_environmen
     assert rollout.observations[2:5] == ("Nothing happens.",) * 3
     assert rollout.observations[5:] == ("You are at door 2.", "You are at door 0.")
     assert (rollout.end, rollout.score) == (EndReason.STEP_CAP, 0.0)
-    assert marks.penalty == 1.0
+    penalties = shaping.step_penalties(rollout, marks, RewardOptions(), options)
+    assert penalties.tolist() == [0.0, 0.5, 0.0, 0.5, 0.0, 0.0]
     assert rollout.record is not None
     assert rollout.record.status.shape == (7, 2)
     counts = result.counts

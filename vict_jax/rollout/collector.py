@@ -347,7 +347,7 @@ def _play(
             with _timed(seconds, "env"):
                 _act(pool, _not_over(playing), options, max_steps)
         with _timed(seconds, "env"):
-            for episode, ended in _end(pool, in_play, options, max_steps):
+            for episode, ended in _end(pool, in_play, max_steps):
                 finished[episode.index] = ended
                 free.append(episode.slot)
         in_play = _not_over(in_play)
@@ -377,12 +377,12 @@ def _begin(pool: EnvPool, template: Template, plays: Sequence[tuple[int, int, Ta
 
 
 def _end(
-    pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, max_steps: int
+    pool: EnvPool, episodes: Sequence[Episode], max_steps: int
 ) -> list[tuple[Episode, tuple[Rollout, Marks]]]:
     """The episodes that are over, with what remains of them."""
     over = [episode for episode in episodes if episode.over]
     records = pool.record([episode.slot for episode in over if not episode.lost])
-    return [(episode, episode.finish(records.get(episode.slot), options, max_steps)) for episode in over]
+    return [(episode, episode.finish(records.get(episode.slot), max_steps)) for episode in over]
 
 
 def _prompts(episodes: Sequence[Episode]) -> list[Prompt]:

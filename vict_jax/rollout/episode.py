@@ -11,7 +11,6 @@ from envs.base import Observation, StepResult, Task, VerifierRecord
 from envs.worker import Fault, FaultKind
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.rollout.context import Context
-from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ParsedReply
 
 # The score of a solved task; scores are in [0, 1].
@@ -28,7 +27,6 @@ class Marks:
       truncated: bool[T], the reply was cut off at `max_new_tokens` (kept and trained as it is).
       unparsed: bool[T], the reply had no action.
       reasons: T texts, why not; "" where it had one.
-      penalty: `format_penalty` times the number of unparsed replies. Not part of the score.
       shortened: steps whose prompt left out history to fit.
       prompt_tokens: tokens fed to the model. sampled_tokens: tokens it returned.
       fault: the message of the environment's failure, "" if there was none.
@@ -37,7 +35,6 @@ class Marks:
     truncated: np.ndarray
     unparsed: np.ndarray
     reasons: tuple[str, ...]
-    penalty: float
     shortened: int
     prompt_tokens: int
     sampled_tokens: int
@@ -129,9 +126,7 @@ class Episode:
         if not self.over:
             self.context.add_observation(result.observation)
 
-    def finish(
-        self, record: VerifierRecord | Fault | None, options: RolloutOptions, max_steps: int
-    ) -> tuple[Rollout, Marks]:
+    def finish(self, record: VerifierRecord | Fault | None, max_steps: int) -> tuple[Rollout, Marks]:
         """The finished rollout; `record` is the pool's answer, None if it was lost before."""
         if isinstance(record, Fault):
             self.lose(record)
@@ -158,7 +153,6 @@ class Episode:
             truncated=np.array(self.truncated, bool),
             unparsed=~readable,
             reasons=tuple(parsed.reason for parsed in self.parsed),
-            penalty=options.format_penalty * float((~readable).sum()),
             shortened=self.context.shortened,
             prompt_tokens=self.prompt_tokens,
             sampled_tokens=self.sampled_tokens,

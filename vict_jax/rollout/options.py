@@ -104,7 +104,8 @@ class RolloutOptions:
       allow_trailing: accept text after `</action>`.
       trained: a `Trained`, of what the policy says; the expert's replies are trained whole in any case.
       invalid: an `InvalidReply`.
-      format_penalty: subtracted for each invalid reply from `Marks.penalty`; the score is never touched.
+      format_penalty: taken off the reward of each reply without an action (`vict_jax.shaping`); the score is
+        never touched.
       rows: rollouts in play at once, the next one takes the place of one that is over; results do not
         depend on it.
     """
