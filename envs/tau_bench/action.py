@@ -5,7 +5,7 @@ Two forms are read, on one line each, whichever an agent is shown:
 * the benchmark's own, a JSON object: `{"name": "get_order_details", "arguments": {"order_id": "#W12"}}`;
 * a short one for small models, the arguments by position and separated by `; `, lists by `,` and the fields
   of objects in lists by `:`. It takes the tool's name, too, or that of its class in the original, which is
-  one word and so may be one token: `ExchangeDeliveredOrderItems #W12; 31,44; 47,40; paypal_3`.
+  one word and so may be one token: `ExchangeDeliveredOrderItems #W12; 31, 44; 47, 40; paypal_3`.
 
 A reply to the customer is the call `respond` with the argument `content`, or `say` and the content. Text in
 neither form is a `Malformed`; which names and arguments a tool takes is left to the tool.
@@ -188,7 +188,7 @@ def _compact(call: Call) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(_plain(item) for item in value)
+        return ", ".join(_plain(item) for item in value)
     if isinstance(value, dict):
         return ":".join(_plain(item) for item in value.values())
     return str(value)

@@ -97,11 +97,12 @@ def _customer(memory: Memory, form: str) -> Mapping[str, str]:
     raise _MissingError(WHO)
 
 
-def _settle(memory: Memory, call: Call) -> Call:
-    """Propose a write, make it after a yes, then end."""
+def _settle(memory: Memory, call: Call, asked: Call | None = None) -> Call:
+    """Propose a write, by the call itself or in words, make it after a yes, then end."""
     if memory.tried(call):
         return DONE
-    return call if memory.answer(proposal(call)) == YES else proposal(call)
+    asked = proposal(call) if asked is None else asked
+    return call if memory.answer(asked) == YES else asked
 
 
 def _retail(kind: str, wish: Mapping[str, str], memory: Memory) -> Call:
@@ -121,7 +122,20 @@ def _retail(kind: str, wish: Mapping[str, str], memory: Memory) -> Call:
         "return": _return,
     }[kind]
     call = write(wish, key, order, user_id, memory)
-    return SORRY if call is None else _settle(memory, call)
+    return SORRY if call is None else _settle(memory, call, _in_words(call, order))
+
+
+def _in_words(call: Call, order: Any) -> Call | None:
+    """A proposal that names the items beside their ids; None for calls without items."""
+    if "item_ids" not in call.kwargs:
+        return None
+    names = {item["item_id"]: item["name"] for item in order["items"]}
+    items = " and ".join(f"{names[id_]} item {id_}" for id_ in call.kwargs["item_ids"])
+    method, order_id = call.kwargs["payment_method_id"], call.kwargs["order_id"]
+    if "new_item_ids" in call.kwargs:
+        (new,) = call.kwargs["new_item_ids"]
+        return say(f"OK to exchange {items} for item {new}, order {order_id}, paid with {method}?")
+    return say(f"OK to return {items}, order {order_id}, refund to {method}?")
 
 
 def _cancel_order(wish: Any, key: Any, order: Any, user_id: str, memory: Memory) -> Call | None:
