@@ -19,7 +19,7 @@ from flax import nnx
 from envs.base import Task
 from vict_jax.batching import Rollout
 from vict_jax.job import Job, policy, update_tasks
-from vict_jax.rollout.collector import Collected, collect, open_session
+from vict_jax.rollout.collector import Collected, Progress, collect, open_session
 from vict_jax.rollout.episode import Counts
 from vict_jax.shaping import same_return
 
@@ -54,12 +54,15 @@ def spare_tasks(job: Job, update: int) -> list[Task]:
     return list(itertools.islice(others, limit))
 
 
-def roll_out(job: Job, params: nnx.State, update: int, key: jax.Array) -> Sampled:
+def roll_out(
+    job: Job, params: nnx.State, update: int, key: jax.Array, progress: Progress | None = None
+) -> Sampled:
     """The update's rollouts under the current policy.
 
     Args:
       key: of this update. Rollout i of all that are played is sampled with `fold_in(key, i)`, whether it
         is one of the first groups or of one that took a place.
+      progress: told how many rollouts are over, and of how many.
     """
     config = job.config
     session = open_session(*policy(job, params), job.codec, config.rollout, job.mesh, job.examples)
@@ -75,6 +78,7 @@ def roll_out(job: Job, params: nnx.State, update: int, key: jax.Array) -> Sample
             options=config.rollout,
             max_steps=job.max_steps,
             examples=job.examples,
+            progress=progress,
             first=first * config.train.rollouts,
         )
 

@@ -127,9 +127,9 @@ def progress_updates(done: int, total: int) -> Iterator[int]:
     yield from tqdm.trange(done + 1, total + 1, initial=done, total=total, desc="updates", unit="update")
 
 
-def bar(description: str) -> tuple[tqdm.tqdm, Progress]:
+def bar(description: str, unit: str = "rollout") -> tuple[tqdm.tqdm, Progress]:
     """A progress bar and the callback that moves it."""
-    shown = tqdm.tqdm(desc=description, leave=False, unit="rollout")
+    shown = tqdm.tqdm(desc=description, leave=False, unit=unit)
 
     def move(over: int, total: int) -> None:
         shown.total = total
@@ -183,15 +183,18 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
         frozen=job.frozen,
     )
     state, batch = init_state(params, optimizer), to_device(rows, batch_sharding(job.mesh))
-    for epoch in tqdm.trange(options.epochs, desc="warm start", unit="epoch", leave=False):
-        state, row = train_epoch(
-            learner,
-            state,
-            batch,
-            rows_per_batch=options.rows_per_batch,
-            seed=job.config.seed,
-            epoch=epoch,
-        )
+    for epoch in range(options.epochs):
+        shown, move = bar(f"warm start, epoch {epoch + 1} of {options.epochs}", "step")
+        with shown:
+            state, row = train_epoch(
+                learner,
+                state,
+                batch,
+                rows_per_batch=options.rows_per_batch,
+                seed=job.config.seed,
+                epoch=epoch,
+                progress=move,
+            )
         metrics.write("warm_start", 0, {"epoch": epoch, **row})
     return state.params
 
@@ -221,7 +224,9 @@ def run_update(
       InvariantError: a correction has no proof.
     """
     seconds: dict[str, float] = {}
-    sampled = roll_out(job, state.params, update, fold(job.keys.rollout, update, job))
+    shown, move = bar(f"rollouts of update {update}")
+    with shown:
+        sampled = roll_out(job, state.params, update, fold(job.keys.rollout, update, job), move)
     played = sampled.played
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
     with stopwatch(seconds, "gate"):

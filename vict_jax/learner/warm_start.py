@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -104,6 +104,7 @@ def train_epoch(
     rows_per_batch: int,
     seed: int,
     epoch: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LearnerState, dict[str, float]]:
     """One pass over the demonstrations; `state` is donated.
 
@@ -111,6 +112,7 @@ def train_epoch(
       batch: [S, L], on the device; `behaviour_logp`, `rollout` and `step` are not read.
       rows_per_batch: rows of one optimizer step.
       epoch: number of the pass, for the order of rows and for messages.
+      progress: told after each optimizer step how many are done, and of how many.
 
     Returns:
       The new state, and over the epoch: `loss` (nats a token, each token weighing the same), `tokens`,
@@ -123,8 +125,9 @@ def train_epoch(
     whole = dataclasses.replace(batch, rollout=_zeros_like(batch.rollout))
     plan = plan_rows(whole, num_rollouts=1, mesh=learner.mesh)
     rows = plan.rows_of(np.zeros(1, np.int64))
-    reports = []
-    for index in epoch_rows(len(rows), rows_per_batch=rows_per_batch, seed=seed, epoch=epoch):
+    reports: list[tuple[SupervisedMetrics, Applied]] = []
+    batches = list(epoch_rows(len(rows), rows_per_batch=rows_per_batch, seed=seed, epoch=epoch))
+    for index in batches:
         picked = np.full(rows_per_batch, len(plan.members), np.int32)
         picked[: len(index)] = rows[index]
         count = _trained_tokens(batch, to_device(picked, replicated(learner.mesh)))
@@ -140,6 +143,10 @@ def train_epoch(
             mesh=learner.mesh,
         )
         reports.append(report)
+        if progress is not None:
+            # One behind what was handed out, so that the device never waits for the host.
+            jax.block_until_ready(reports[-2:][0])
+            progress(len(reports), len(batches))
     metrics, applied = zip(*to_host(reports), strict=True)
     check_finite(
         [m.loss for m in metrics], applied, leaf_names(state.params), where=f"warm-start epoch {epoch}"
