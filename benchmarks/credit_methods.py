@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from envs.alfworld.domain import DOMAIN, Options
-from vict_jax import observations
+from vict_jax import observations, rubric
 from vict_jax.audit.fresh import noisy_groups
 from vict_jax.batching import credit_inputs
 from vict_jax.credit.methods import STEP_METHODS, credit_method, method_names, needs
@@ -34,9 +34,9 @@ SIZES = (
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """Of one method: milliseconds of the kernels at each of `SIZES`, the fastest of the repetitions; CPU
-    milliseconds of the fields made of texts at the first; and both as a share of an update.
+    milliseconds of the fields made of rollouts at the first; and both as a share of an update.
 
-    What a model makes (`gae`, `hcapo`) and the reading of records for rubrics (`trca`) is not in it.
+    What a model makes (`gae`, `hcapo`) is not in it.
     """
 
     method: str
@@ -88,27 +88,28 @@ def with_fields(inputs: CreditInputs, options: VictOptions, seed: int = 0) -> Cr
 
 
 @functools.cache
-def played() -> tuple[CreditInputs, list[Any]]:
-    """A batch of household rollouts and its texts."""
+def played() -> tuple[CreditInputs, list[Any], list[Any]]:
+    """A batch of household rollouts, its texts and its steps."""
     options = Options(max_steps=STEPS)
     tasks = list(itertools.islice(DOMAIN.tasks(options, "train"), GROUPS))
     groups = noisy_groups(DOMAIN, options, tasks, group_size=GROUP, seed=0)
     inputs = credit_inputs(
         groups, domain=DOMAIN, max_steps=STEPS, group_size=GROUP, conforming=[True] * GROUPS
     )
-    return inputs, observations.texts_of(groups)
+    return inputs, observations.texts_of(groups), rubric.played_of(groups)
 
 
 def host_milliseconds(method: str, options: VictOptions) -> float:
-    """CPU milliseconds that a method's fields made of texts take, first seen; 0 if it has none."""
-    wanted = needs([method], options) & observations.FIELDS
+    """CPU milliseconds that a method's fields made of rollouts take, first seen; 0 if it has none."""
+    wanted = needs([method], options) & (observations.FIELDS | rubric.FIELDS)
     if not wanted:
         return 0.0
-    inputs, texts = played()
+    inputs, texts, steps = played()
     # Nothing is remembered of texts that differ.
     unseen = [[[f"{method} {text}" for text in rollout] for rollout in group] for group in texts]
     began = time.process_time()
     observations.add_needed(inputs, unseen, needs=wanted, options=options)
+    rubric.add_needed(inputs, steps, needs=wanted, domain=DOMAIN)
     return 1e3 * (time.process_time() - began)
 
 

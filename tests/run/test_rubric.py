@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from envs.base import Domain, VerifierRecord
 from envs.lookup import environment
+from envs.verdict import Verdict
 from examples import refunds
 from tests.audit.logged import lose, with_unseen_step
-from vict_jax import rubric
+from tests.run.small import small_config
+from vict_jax import rubric, train
 from vict_jax.audit.fresh import noisy_groups
 from vict_jax.batching import EndReason, Rollout, credit_inputs
+from vict_jax.config import from_config_dict
+from vict_jax.job import open_job
 from vict_jax.types import CreditInputs, Kind, Status
 
 SIZE = 3
@@ -216,6 +222,22 @@ def test_nothing_is_made_unless_a_method_needs_it() -> None:
     other = [[rubric.played_of(groups)[0][0], rubric.NOTHING_PLAYED]]
     with pytest.raises(ValueError, match=r"played has rollouts of \[\[1, 0\]\] steps, but the batch has"):
         rubric.add_needed(plain, other, needs={"context_id"}, domain=refunds.DOMAIN)
+
+
+def test_the_training_loop_makes_what_the_method_needs(tmp_path: pathlib.Path) -> None:
+    config = small_config().unlock()
+    config.env.max_steps = 20
+    config.credit.method = "trca"
+    with open_job(from_config_dict(config), tmp_path) as job:
+        groups = noisy_groups(job.domain, job.config.env.options, job.train_tasks[:2], group_size=4, seed=1)
+        shape = (2, 4, job.max_steps)
+        values = {name: np.zeros(shape, np.float32) for name in ("penalty", "value")}
+        played, scored = types.SimpleNamespace(groups=groups), types.SimpleNamespace(inputs=values)
+        inputs, output = train.credit(job, cast(Any, played), cast(Any, scored), 1, Verdict())
+    expected = rubric.add_needed(inputs, rubric.played_of(groups), needs={"rubric"}, domain=job.domain)
+    for name in rubric.FIELDS:
+        np.testing.assert_array_equal(getattr(inputs, name), getattr(expected, name))
+    assert len(np.unique(output.advantages)) > 10
 
 
 # --- notes of the environments --------------------------------------------------------------------
