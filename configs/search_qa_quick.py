@@ -13,8 +13,8 @@ from vict_jax.config import default_config
 def get_config() -> ml_collections.ConfigDict:
     """The config, locked."""
     config = default_config("search_qa")
-    # One passage a search, and two searches: the expert asks for the bare name first, which finds a
-    # namesake, and has no search left for the second step of a question. Asking better can be learnt.
+    # One passage a search, and two searches: a query of the bare name, which the expert makes three times in
+    # four, finds a namesake first, and leaves no search for the second step of a question.
     config.env.update(num_train=6000, num_valid=192, topk=1, max_turns=2, prompt="question")
     config.model.update(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=384)
     config.model.update(vocab_size=896, scan_layers=False)

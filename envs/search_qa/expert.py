@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zlib
 from collections.abc import Sequence
 
 from envs.search_qa.data import Question, title_key
@@ -81,12 +82,23 @@ def read_world(memory: Memory) -> str:
         text = memory.passages.get(title_key(at))
         stated = _STATEMENTS[relation].search(text) if text is not None else None
         if stated is None:
-            queries = [query for query in (at, f"{at} {KINDS[relation]}") if query not in memory.searched]
+            queries = [query for query in _phrasings(memory, at, relation) if query not in memory.searched]
             if queries and memory.turns_left > 1:
                 return say(memory, SEARCH, queries[0])
             break
         at = stated["o"]
     return say(memory, ANSWER, at)
+
+
+def _phrasings(memory: Memory, name: str, relation: str) -> list[str]:
+    """Queries for a name, alone and with a word for what it is; one time in four the longer one first.
+
+    A habit of this expert, not knowledge: the longer query is never worse. Who learns from its transcripts
+    has seen both and can find out.
+    """
+    short, long = name, f"{name} {KINDS[relation]}"
+    longer_first = zlib.crc32(f"{memory.question} {name}".encode()) % 4 == 0
+    return [long, short] if longer_first else [short, long]
 
 
 def understand(question: str) -> tuple[Sequence[str], str]:

@@ -199,16 +199,17 @@ def test_the_expert_of_the_worlds_solves_them_in_the_fewest_steps():
 
 
 def test_the_expert_acts_on_what_was_shown():
+    relation, name = expert.understand(TWO_HOP.text)[0][0], TWO_HOP.facts[0]
+    both = {FIRST, f"<search> {name} {generator.KINDS[relation]} </search>"}
     memory = expert.Memory(TWO_HOP.text, 5, thinks=False)
-    assert expert.read_world(memory) == FIRST
-    expert.notice(memory, TWO_HOP.facts[0], "\n\n<information></information>\n\n")
-    assert expert.read_world(memory) != FIRST  # it asks in other words
-    told = f'\n\n<information>Doc 1(Title: "{TWO_HOP.facts[0]}") {TWO_HOP.facts[0]}'
-    relation = expert.understand(TWO_HOP.text)[0][0]
+    first = expert.read_world(memory)
+    assert first in both
+    expert.notice(memory, first[9:-10], "\n\n<information></information>\n\n")
+    assert {first, expert.read_world(memory)} == both  # it asks in other words
+    told = f'\n\n<information>Doc 1(Title: "{name}") {name}'
     sentence = generator.STATEMENTS[relation].format(s="", o="Somebody Else", job="nurse")
     expert.notice(memory, "x", f"{told}{sentence} Nothing more.</information>\n\n")
-    assert expert.read_world(memory) == "<search> Somebody Else </search>"
-    expert.notice(memory, "Somebody Else", "")
+    assert expert.read_world(memory).startswith("<search> Somebody Else")
     memory.turns_left = 1
     assert expert.read_world(memory) == answer("Somebody Else")
     with pytest.raises(ValueError, match="is no question of a generated world"):
