@@ -54,7 +54,7 @@ def main() -> None:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
     if _ADAPTERS.value and not config.model.path:
         raise ValueError(
-            f"--adapters: the run in {workdir} did not begin from a checkpoint (model.path is empty), so nobody "
+            f"--adapters: the run in {workdir} began without a checkpoint (model.path is empty), so nobody "
             "else has the weights that its adapters belong to; leave the flag out"
         )
     if _ADAPTERS.value and _DTYPE.value:

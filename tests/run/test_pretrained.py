@@ -145,7 +145,7 @@ def test_adapters_of_a_model_that_nobody_has_are_not_exported(tmp_path: pathlib.
     flags.FLAGS.mark_as_parsed()
     with (
         flagsaver.flagsaver(workdir=str(tmp_path), out=str(tmp_path / "out"), adapters=True),
-        pytest.raises(ValueError, match="did not begin from a checkpoint"),
+        pytest.raises(ValueError, match="began without a checkpoint"),
     ):
         export.main()
     assert not (tmp_path / "out").exists()
