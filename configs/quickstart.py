@@ -8,10 +8,11 @@ from __future__ import annotations
 import ml_collections
 
 from vict_jax.config import default_config
+from vict_jax.presets import preset
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The config, locked."""
+def get_config(method: str = "") -> ml_collections.ConfigDict:
+    """The config, locked; `method` is the name of a preset."""
     config = default_config("alfworld")
     config.env.update(max_steps=15, num_train=8192, num_valid=192)
     config.env.update(min_receptacles=5, max_receptacles=5, min_things=3, max_things=4)
@@ -28,4 +29,4 @@ def get_config() -> ml_collections.ConfigDict:
     # credit; the mean keeps a correction in a fifth to a third of the rollouts.
     config.credit.center = "mean"
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
-    return config.lock()
+    return (preset(config, method) if method else config).lock()

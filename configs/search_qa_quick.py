@@ -8,10 +8,11 @@ from __future__ import annotations
 import ml_collections
 
 from vict_jax.config import default_config
+from vict_jax.presets import preset
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The config, locked."""
+def get_config(method: str = "") -> ml_collections.ConfigDict:
+    """The config, locked; `method` is the name of a preset."""
     config = default_config("search_qa")
     # One passage a search, and two searches: a query of the bare name, which the expert makes three times in
     # four, finds a namesake first, and leaves no search for the second step of a question.
@@ -29,4 +30,4 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(learning_rate=2e-4, warmup_steps=5)
     config.credit.center = "mean"
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
-    return config.lock()
+    return (preset(config, method) if method else config).lock()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ml_collections
 
 from vict_jax.config import default_config
+from vict_jax.presets import preset
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The config, locked."""
+def get_config(method: str = "") -> ml_collections.ConfigDict:
+    """The config, locked; `method` is the name of a preset."""
     config = default_config("tau_bench")
     config.env.update(domain="retail", num_train=10000, num_test=96, max_steps=12, suggest=False)
     # Returns are the hardest of these; they are half of the tasks.
@@ -27,4 +28,4 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
     config.credit.center = "mean"
     config.eval.update(batch=96, temperature=1.0)
-    return config.lock()
+    return (preset(config, method) if method else config).lock()

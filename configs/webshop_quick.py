@@ -8,10 +8,11 @@ from __future__ import annotations
 import ml_collections
 
 from vict_jax.config import default_config
+from vict_jax.presets import preset
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The config, locked."""
+def get_config(method: str = "") -> ml_collections.ConfigDict:
+    """The config, locked; `method` is the name of a preset."""
     config = default_config("webshop")
     # Short pages: what is needed to choose stands in the titles, and the instruction on the first page only.
     config.env.update(products=3000, long_titles=0.0, title_attributes=3, per_page=3, layout="lines")
@@ -27,4 +28,4 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(learning_rate=1e-4, warmup_steps=5)
     config.credit.update(center="mean", budget=16)  # a goal has up to 12 atoms here
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
-    return config.lock()
+    return (preset(config, method) if method else config).lock()

@@ -40,7 +40,7 @@ def _kl(coefficient: float, estimator: str, place: str) -> Settings:
 
 
 def _grpo(_: ml_collections.ConfigDict) -> Settings:
-    """Mean over a rollout's tokens, k3 as a loss without importance weight (arXiv 2402.03300, Eq. 3-4)."""
+    """Mean over a rollout's tokens, k3 as a loss without importance weight (arXiv 2402.03300)."""
     return {"credit.method": "grpo", **_kl(0.01, "k3", "loss"), "ppo.kl_importance_weight": False}
 
 
@@ -55,7 +55,7 @@ def _dr_grpo(config: ml_collections.ConfigDict) -> Settings:
 
 
 def _rloo(_: ml_collections.ConfigDict) -> Settings:
-    """Sequence log-probabilities, so sums over tokens; KL in the reward (arXiv 2402.14740, Eq. 1 and 6)."""
+    """Sequence log-probabilities, so sums over tokens; KL in the reward (arXiv 2402.14740)."""
     return {
         "credit.method": "rloo",
         "ppo.aggregation": "sequence_mean_of_sums",
@@ -81,7 +81,7 @@ def _dapo(config: ml_collections.ConfigDict) -> Settings:
 
 
 def _gspo(_: ml_collections.ConfigDict) -> Settings:
-    """Ratio of the sequence, clipped at 3e-4 and 4e-4 (arXiv 2507.18071, Eq. 5-7 and section 5.1)."""
+    """Ratio of the sequence, clipped at 3e-4 and 4e-4 (arXiv 2507.18071)."""
     return {
         "credit.method": "grpo",
         "ppo.ratio_level": "sequence",

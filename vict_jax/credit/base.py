@@ -168,7 +168,7 @@ def whiten(x: jax.Array, steps: jax.Array, *, eps: float, rows: bool = False) ->
 
 
 def reinforce_pp(returns: Returns, *, eps: float, rows: bool = False) -> Outcome:
-    """Return-to-go, whitened over the batch (REINFORCE++, arXiv 2501.03262, Eq. 5 and 7).
+    """Return-to-go, whitened over the batch (REINFORCE++, arXiv 2501.03262).
 
     The baseline is the batch, not the task: a group of equal returns has an advantage, unless all returns of
     the batch are the same. The outcome part is the advantage of the first step. `rows`: see `whiten`.
@@ -183,7 +183,7 @@ def reinforce_pp_rows(returns: Returns, *, eps: float) -> Outcome:
 
 
 def reinforce_pp_baseline(returns: Returns, *, eps: float) -> Outcome:
-    """R_i - mean of the group, divided by the std of that over the batch (REINFORCE++-baseline, ibid. 3.2).
+    """R_i - mean of the group, divided by the std of that over the batch (REINFORCE++ with baseline, ibid.).
 
     The mean over the batch is 0 by then, so only the scale is shared; a group of equal returns has exactly 0.
     """

@@ -22,7 +22,7 @@ from vict_jax.types import CreditInputs, CreditOutput
 def advantages(
     reward: jax.Array, value: jax.Array, steps: jax.Array, *, discount: float, gae_lambda: float
 ) -> jax.Array:
-    """A_t = delta_t + gamma lambda A_{t+1} with delta_t = r_t + gamma V_{t+1} - V_t (Eq. 11-16).
+    """A_t = delta_t + gamma lambda A_{t+1} with delta_t = r_t + gamma V_{t+1} - V_t (Eq. 16).
 
     A step that is not real is stepped over: the next real one is its neighbour's successor. After the last
     real step V and A are 0: every rollout ends there, also one that the step cap ends.
