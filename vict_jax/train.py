@@ -234,6 +234,7 @@ def run_update(
             verdict = gate.recheck(job, metrics, verdict, played.groups, update)
     with stopwatch(seconds, "score"):
         scored = score_rollouts(job, learner, state.params, reference, played)
+        jax.block_until_ready(scored.ref_logp)  # else the wait for it would count as time of credit
     with stopwatch(seconds, "credit"):
         inputs, output = credit(job, played, scored, update, verdict)
     with stopwatch(seconds, "log"):
