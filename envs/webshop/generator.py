@@ -5,22 +5,22 @@ attribute of a product is in its title or one of its bullet points. The attribut
 for are in the text that the search reads (title and first bullet point), but for one product in ten, where
 the last of them is in a later bullet point only.
 
-Ids are short, lower-case, and of letters and digits in turn, so that a list and a click name a product by the
-same text and a small model can copy it: each sign is a token of its own. A range price comes from options of
-different prices, as in the original.
+Ids are a noun and a number (`tea12`), lower-case, so that a list and a click name a product by the same text,
+and a small model can copy it. A range price comes from options of different prices, as in the original.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.webshop import wares
 from envs.webshop.raw import RawData
 
-_LETTERS, _DIGITS = "bcdfghjkmnpqrstvwxyz", "23456789"
-MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), (len(_LETTERS) * len(_DIGITS)) ** 2
+_CODE = 7  # letters of an id, which has at most ten characters
+MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 999 * len(wares.KINDS)
 LONG_TITLES = 0.3
 MOST_ASKED = 3  # attributes of a synthetic goal
 _RANGE_PRICES = 0.3  # of products with options
@@ -59,10 +59,9 @@ def generate(
     if not 1 <= title_attributes <= MOST_ASKED:
         raise ValueError(f"title_attributes={title_attributes} must be from 1 to {MOST_ASKED}")
     rng = random.Random(f"webshop/{products}/{seed}")
-    numbers = rng.sample(range(MAX_PRODUCTS), products)
     made = [
-        _product(wares.KINDS[i % len(wares.KINDS)], _asin(number), rng, long_titles, title_attributes)
-        for i, number in enumerate(numbers)
+        _product(wares.KINDS[i % len(wares.KINDS)], asin, rng, long_titles, title_attributes)
+        for i, asin in enumerate(_asins(products, rng))
     ]
     rng.shuffle(made)
     return RawData(
@@ -73,12 +72,13 @@ def generate(
     )
 
 
-def _asin(number: int) -> str:
-    """Letter, digit, letter, digit."""
-    rest, last = divmod(number, len(_DIGITS))
-    rest, third = divmod(rest, len(_LETTERS))
-    first, second = divmod(rest, len(_DIGITS))
-    return f"{_LETTERS[first]}{_DIGITS[second]}{_LETTERS[third]}{_DIGITS[last]}"
+def _asins(products: int, rng: random.Random) -> list[str]:
+    """An id for each product, the kinds taking turns."""
+    codes = [re.sub(r"\W", "", kind.nouns[-1]).lower()[:_CODE] for kind in wares.KINDS]
+    of_each = -(-products // len(codes))
+    numbers = [rng.sample(range(1, of_each + 1), of_each) for _ in codes]
+    turns = (divmod(i, len(codes)) for i in range(products))
+    return [f"{codes[kind]}{numbers[kind][turn]}" for turn, kind in turns]
 
 
 def _product(

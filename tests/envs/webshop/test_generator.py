@@ -28,6 +28,7 @@ def test_a_seed_gives_one_shop_and_another_seed_another(raw) -> None:
 def test_all_kinds_are_there_and_ids_are_unique(products) -> None:
     assert products.size == 600
     assert len(products.by_asin) == 600
+    assert all(asin == asin.lower() and len(asin) <= 10 for asin in products.by_asin)
     assert {p.query for p in products.products} == {kind.query for kind in wares.KINDS}
 
 
@@ -84,7 +85,7 @@ def test_few_goals_cannot_be_reached_and_all_can_with_the_corrected_score(produc
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"products": 29}, "products=29 must be from 30 to 25600"),
+        ({"products": 29}, "products=29 must be from 30 to 29970"),
         ({"long_titles": 1.5}, "long_titles=1.5"),
         ({"title_attributes": 0}, "title_attributes=0 must be from 1 to 3"),
     ],
