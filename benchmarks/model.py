@@ -7,8 +7,8 @@ Needs torch (`make parity`). Both sides compute in float32 on the same random to
 weights, each in a process of its own, in turns; the figures are medians over the rounds. The peer is
 transformers' model with its own cache in a plain greedy loop (faster than its `generate`), and for
 training the loss that the model computes from labels. Ours are the functions that rollouts and updates
-call, sampling at temperature 1. Training is the gradient of the mean log-probability of all tokens,
-without optimizer.
+call, sampling at temperature 1; on a CPU with unrolled layers, which are faster there and slower to
+compile. Training is the gradient of the mean log-probability of all tokens, without optimizer.
 
 On an accelerator only our side runs (--ours --dtype=bfloat16). Figures are also given as shares of what
 the device does at best: FLOP/s of a large matrix product, bytes/s of a large copy, both measured here.
@@ -81,6 +81,7 @@ def _ids(task: Task, vocab_size: int) -> np.ndarray:
 
 def _ours(task: Task) -> Callable[[], float]:
     config, params = hf.load(pathlib.Path(task.model), make_mesh(), dtype=task.dtype, param_dtype=task.dtype)
+    config = dataclasses.replace(config, scan_layers=jax.devices()[0].platform != "cpu")
     graphdef = decoder.structure(config)
     ids = jnp.asarray(_ids(task, config.vocab_size))
     if task.what == "train":
