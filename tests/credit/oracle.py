@@ -194,7 +194,11 @@ def core_refusal(group: CreditInputs, core: set[int], delta: float, hit: bool, r
 
 
 def group_view(inputs: CreditInputs, g: int) -> CreditInputs:
-    fields = {name: np.asarray(getattr(inputs, name))[g] for name in vars(inputs) if name != "params"}
+    fields = {
+        name: np.asarray(value)[g]
+        for name, value in vars(inputs).items()
+        if name != "params" and value is not None
+    }
     return CreditInputs(**fields, params={k: np.asarray(x)[g] for k, x in inputs.params.items()})
 
 

@@ -201,9 +201,9 @@ def test_permuting_rollouts_permutes(options: VictOptions, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(ROLLOUTS)
     by_task = ("binds", "observation_var", "irreversible", "terminal_only", "conforming", "eta", "params")
     changes = {
-        field.name: getattr(inputs, field.name)[:, order]
-        for field in dataclasses.fields(inputs)
-        if field.name not in by_task
+        name: value[:, order]
+        for name, value in vars(inputs).items()
+        if name not in by_task and value is not None
     }
     plain, outputs = run(inputs, options), run(dataclasses.replace(inputs, **changes), options)
     for name, output in outputs.items():

@@ -252,7 +252,10 @@ def test_a_signal_loses_nothing(
         (["--config.train.upates=5"], "unknown config key 'train.upates'; did you mean 'updates'?"),
         (["--config.train.updates=many"], "invalid literal for int"),
         (["--config.env.data_dir=no/such/folder"], "'no/such/folder' does not exist"),
-        (["--config.credit.method=vikt"], "credit.method='vikt' is not allowed: one of"),
+        (
+            ["--config.credit.method=vikt"],
+            "credit.method='vikt' is not allowed: credit method 'vikt' is unknown: allowed are",
+        ),
         (["--config.warm_start.tasks=100"], "warm_start.tasks=100 is above the 24 tasks"),
         (["trailing"], "unknown argument 'trailing'"),
     ],
