@@ -2,8 +2,8 @@
 
 python -m launch.local --config=configs/search_qa_quick.py --workdir=runs/search_qa
 
-One seed, 192 questions about unseen worlds, one sampled attempt each: 69.8 % after the warm start, 88.5 % after
-10 updates, 91.7 % after 20, 95.3 % after 40; 4 minutes of CPU time.
+One seed, 192 questions about unseen worlds, one sampled attempt each: 69.8 % after the warm start, 88.5 %
+after 10 updates, 91.7 % after 20, 95.3 % after 40; 4 minutes of CPU time.
 """
 
 from __future__ import annotations
