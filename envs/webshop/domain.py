@@ -19,6 +19,7 @@ from envs.webshop.reward import MODES
 SPLITS = ("train", "test", "valid")
 GOALS = {"synthetic": goals.synthetic_goals, "human": goals.human_goals}
 LAYOUTS = ("original", "lines")
+HELD_OUT = ("products", "goals")
 SAME_PAGE = "The page stays."
 SEARCH = "search[<your query>]"
 # Of the products of a generated shop, those whose goals are in `test` and in `valid`.
@@ -38,6 +39,8 @@ class WebShopOptions:
       variant: of the files: `small` (1,000 products) or `all`.
       products: of a generated shop.
       seed: of a generated shop.
+      held_out: of a generated shop, what `test` and `valid` keep to themselves: `products` with all of their
+        goals, or `goals` only, as in the original.
       long_titles, title_attributes: of a generated shop, see `envs.webshop.generator.generate`.
       goals: `synthetic` or `human`.
       reward: `original` or `corrected`, see `envs.webshop.reward`.
@@ -53,6 +56,7 @@ class WebShopOptions:
     variant: str = "small"
     products: int = 500
     seed: int = 0
+    held_out: str = "products"
     long_titles: float = generator.LONG_TITLES
     title_attributes: int = 1
     goals: str = "synthetic"
@@ -66,6 +70,7 @@ class WebShopOptions:
 
     def __post_init__(self) -> None:
         choices = {"variant": raw.VARIANTS, "goals": tuple(GOALS), "reward": MODES, "layout": LAYOUTS}
+        choices["held_out"] = HELD_OUT
         for name, allowed in choices.items():
             if (value := vars(self)[name]) not in allowed:
                 raise ValueError(f"{name}={value!r} is not one of {allowed}")
@@ -98,8 +103,9 @@ def shop(options: WebShopOptions) -> WebShop:
 def tasks(options: WebShopOptions, split: str) -> list[Task]:
     """The tasks of a split; the types are numbers of options.
 
-    Real goals are split by their index in the original's order, or in fifths where there are few; those of a
-    generated shop by their product. A goal with the very text of one that is held out is left out of `train`.
+    Goals are split by their index in the original's order, or in fifths where there are few; those of a
+    generated shop by their product, if the options say so. A goal with the very text of one that is held out
+    is left out of `train`.
 
     Raises:
       ValueError: unknown split, or a split without goals.
@@ -123,7 +129,7 @@ def _task(split: str, index: int, goal: goals.Goal) -> Task:
 def _split(options: WebShopOptions, split: str) -> Sequence[int]:
     """Indices of the goals of a split."""
     all_goals = shop(options).goals
-    if options.data_dir:
+    if options.data_dir or options.held_out == "goals":
         return _by_index(split, len(all_goals))
     return _by_product(split, all_goals, options.seed)
 

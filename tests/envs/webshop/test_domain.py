@@ -33,6 +33,18 @@ def test_generated_splits_share_no_product() -> None:
     assert not texts[0] & texts[1]
 
 
+def test_goals_alone_can_be_held_out() -> None:
+    options = Options(products=150, seed=2, held_out="goals")
+    found = {split: domain.tasks(options, split) for split in domain.SPLITS}
+    indices = [{task.seed for task in tasks} for tasks in found.values()]
+    assert sum(map(len, indices)) == len(set().union(*indices))
+    shop = domain.shop(options)
+    texts = {split: {shop.goals[task.seed].instruction for task in tasks} for split, tasks in found.items()}
+    assert not texts["train"] & (texts["test"] | texts["valid"])
+    asins = {split: {shop.goals[task.seed].product.asin for task in tasks} for split, tasks in found.items()}
+    assert asins["train"] & asins["valid"]
+
+
 def test_real_splits_are_the_originals_ranges_of_one_order(webshop_dir) -> None:
     options = Options(data_dir=str(webshop_dir))
     indices = {split: [t.seed for t in domain.tasks(options, split)] for split in domain.SPLITS}
