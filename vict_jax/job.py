@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 
 from envs.base import Domain, Task
@@ -29,6 +28,7 @@ from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings, replicated
+from vict_jax.task_order import update_order
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
 
@@ -197,14 +197,11 @@ def _whole_model(config: RunConfig, key: jax.Array, model: ModelConfig, mesh: ja
 
 
 def update_tasks(job: Job, update: int) -> list[Task]:
-    """The tasks of update 1, 2, ...: consecutive pieces of one seeded permutation per epoch."""
-    groups, total = job.config.train.groups, len(job.train_tasks)
-    chosen = []
-    for index in range((update - 1) * groups, update * groups):
-        epoch, place = divmod(index, total)
-        order = np.random.default_rng([job.config.seed, epoch]).permutation(total)
-        chosen.append(job.train_tasks[int(order[place])])
-    return chosen
+    """The tasks of update 1, 2, ..., of all hosts: consecutive pieces of one seeded permutation per epoch."""
+    order = update_order(
+        update, groups=job.config.train.groups, total=len(job.train_tasks), seed=job.config.seed
+    )
+    return [job.train_tasks[index] for index in order]
 
 
 def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
