@@ -6,6 +6,9 @@
 
 A checkpoint is written under another name and renamed when it is complete, so one that has its final
 name was complete once. Orbax alone does not notice flipped bits in its files; the checksums do.
+
+Writing goes on behind the caller's back: `begin` returns when the arrays are off the device, so that their
+buffers may be donated, and `Pending.wait` when the checkpoint is there.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -65,28 +69,49 @@ def latest_step(directory: pathlib.Path) -> int | None:
     return max(steps(directory), default=None)
 
 
-def save(
-    directory: pathlib.Path, step: int, tree: Any, metadata: Mapping[str, Any], *, keep: int
-) -> pathlib.Path:
-    """Write a checkpoint and remove all but the newest `keep` up to and including it.
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """A checkpoint on its way to the disk.
 
-    Called by every process with the same arguments; the directory is shared between them. A first Ctrl-C
-    waits until the checkpoint is complete. A checkpoint of
+    Attributes:
+      path: where it will be.
+      written: done when it is there, or failed.
+    """
+
+    path: pathlib.Path
+    written: futures.Future[None]
+
+    def wait(self) -> None:
+        """Return when the checkpoint is complete; called by every process. A first Ctrl-C waits as well.
+
+        Raises:
+          OSError: it could not be written, with the path; every earlier checkpoint is still there.
+        """
+        with _interrupt_waits():
+            self.written.result()
+        _barrier("checkpoint_commit")
+
+
+def begin(
+    directory: pathlib.Path, step: int, tree: Any, metadata: Mapping[str, Any], *, keep: int
+) -> Pending:
+    """Copy a checkpoint off the device, and write it in the background.
+
+    When it is complete, all but the newest `keep` up to and including it are removed. A checkpoint of
     the same step is replaced, and those of later steps, left from a run that was set back, are removed.
+    Called by every process with the same arguments; the directory is shared between them, and the last
+    checkpoint that was begun there must have been waited for.
 
     Args:
       directory: made if it does not exist.
       step: 0 or more.
-      tree: any pytree of `jax.Array`s, typed PRNG keys and integers included.
+      tree: any pytree of `jax.Array`s, typed PRNG keys and integers included. It may be donated afterwards.
       metadata: anything JSON can hold.
       keep: how many to keep, 1 or more.
 
-    Returns:
-      The checkpoint's path.
-
     Raises:
       ValueError: `keep` or `step` is out of range, or a leaf is not a `jax.Array`.
-      OSError: it could not be written, with the path; every earlier checkpoint is still there.
+      OSError: it cannot be written, with the path; every earlier checkpoint is still there.
     """
     if keep < 1 or step < 0:
         raise ValueError(f"keep={keep} must be 1 or more and step={step} 0 or more")
@@ -96,23 +121,38 @@ def save(
             raise ValueError(f"checkpoint leaf {name!r} is a {type(leaf).__name__}, expected a jax.Array")
     target = directory / f"{_PREFIX}{step:08d}"
     temporary = directory / f"{_WRITING}{step:08d}"
-    first = jax.process_index() == 0
-    if first:
+    if jax.process_index() == 0:
         _prepare(directory, leaves)
     _barrier("checkpoint_prepare")
-    try:
-        with _interrupt_waits():
-            _write_arrays(temporary / "arrays", leaves)
-            if first:
-                _write_manifest(temporary, step, leaves, metadata)
+    described = {name: _describe(leaf) for name, leaf in leaves.items()}
+
+    def finish() -> None:
+        with _failed_write(temporary):
+            arrays.result()
+            if jax.process_index() == 0:
+                _write_manifest(temporary, step, described, metadata)
                 _commit(temporary, target)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    if first:
-        _remove_all_but(directory, step, keep)
-    _barrier("checkpoint_commit")
-    return target
+        if jax.process_index() == 0:
+            _remove_all_but(directory, step, keep)
+
+    with _interrupt_waits() as interrupts, _failed_write(temporary):
+        # Orbax refuses relative paths.
+        arrays = ocp.save_async((temporary / "arrays").absolute(), leaves)
+        writer = futures.ThreadPoolExecutor(1, "checkpoint")
+        written = writer.submit(finish)
+        writer.shutdown(wait=False)  # its thread ends with the checkpoint
+        if interrupts:  # nobody will wait for it any more
+            futures.wait([written])
+    return Pending(target, written)
+
+
+def save(
+    directory: pathlib.Path, step: int, tree: Any, metadata: Mapping[str, Any], *, keep: int
+) -> pathlib.Path:
+    """Write a checkpoint and wait for it: `begin` and `Pending.wait`. Returns its path."""
+    pending = begin(directory, step, tree, metadata, keep=keep)
+    pending.wait()
+    return pending.path
 
 
 def restore(directory: pathlib.Path, abstract_tree: Any, *, step: int | None = None) -> Restored:
@@ -172,14 +212,14 @@ def _no_space(path: pathlib.Path, why: str) -> OSError:
 
 
 @contextlib.contextmanager
-def _interrupt_waits() -> Iterator[None]:
-    """Hold the first Ctrl-C back until the block is over; a second one interrupts at once.
+def _interrupt_waits() -> Iterator[list[int]]:
+    """Hold the first Ctrl-C back until the block is over, and tell it of it; a second one interrupts at once.
 
     Orbax works in threads of its own. An exception in the waiting one leaves them running into the end of
     the interpreter, where they fail with tracebacks that bury the message of the interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
     held: list[int] = []
     usual = signal.getsignal(signal.SIGINT)
@@ -190,21 +230,31 @@ def _interrupt_waits() -> Iterator[None]:
 
     signal.signal(signal.SIGINT, hold)
     try:
-        yield
+        yield held
     finally:
         signal.signal(signal.SIGINT, usual)
     if held:
         signal.raise_signal(held[0])
 
 
-def _write_arrays(path: pathlib.Path, leaves: Mapping[str, jax.Array]) -> None:
+@contextlib.contextmanager
+def _failed_write(temporary: pathlib.Path) -> Iterator[None]:
+    """Remove the unfinished checkpoint where it could not be written, and say what is kept.
+
+    Raises:
+      OSError: as the block did, or for a full disk that TensorStore reported.
+    """
     try:
-        ocp.save(path.absolute(), dict(leaves))  # Orbax refuses relative paths
+        yield
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     except ValueError as error:
         # TensorStore reports a full disk as a ValueError with this status.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise _no_space(path.parent.parent, "no space left while writing a checkpoint") from error
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _no_space(temporary.parent, "no space left while writing a checkpoint") from error
 
 
 def _read_arrays(path: pathlib.Path, abstract_tree: Any) -> Any:
@@ -221,13 +271,13 @@ def _describe(leaf: Any) -> list[Any]:
 
 
 def _write_manifest(
-    path: pathlib.Path, step: int, leaves: Mapping[str, jax.Array], metadata: Mapping[str, Any]
+    path: pathlib.Path, step: int, leaves: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> None:
     files = sorted(p for p in path.rglob("*") if p.is_file())
     manifest = {
         "step": step,
         "metadata": dict(metadata),
-        "leaves": {name: _describe(leaf) for name, leaf in leaves.items()},
+        "leaves": dict(leaves),
         "files": {str(p.relative_to(path)): _sha256(p) for p in files},
     }
     with open(path / "manifest.json", "w") as file:

@@ -8,6 +8,7 @@ import logging
 import pathlib
 import shutil
 import signal
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,33 @@ def test_round_trip_is_exact(two):
     assert checkpoint.latest_step(two) == 2
 
 
+def test_buffers_may_be_donated_while_a_checkpoint_is_written(tmp_path):
+    spoil = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 1, tree), donate_argnums=0)
+    for step in range(3):
+        tree = jax.block_until_ready({f"{i}": jnp.full((1000, 500), i, jnp.float32) for i in range(8)})
+        wanted = abstract(tree)
+        pending = checkpoint.begin(tmp_path, step, tree, {}, keep=1)
+        jax.block_until_ready(spoil(tree))
+        pending.wait()
+        restored = checkpoint.restore(tmp_path, wanted).tree
+        assert all((restored[str(i)] == i).all() for i in range(8))
+
+
+def test_nobody_waits_for_the_disk_but_who_asks(two, monkeypatch):
+    write, disk = checkpoint._write_manifest, threading.Event()
+
+    def slow(*arguments):
+        assert disk.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "_write_manifest", slow)
+    pending = checkpoint.begin(two, 3, make_tree(3), {}, keep=1)
+    assert checkpoint.steps(two) == [1, 2]
+    disk.set()
+    pending.wait()
+    assert checkpoint.steps(two) == [3]
+
+
 def test_a_relative_directory_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = pathlib.Path("runs/here")
@@ -123,15 +151,15 @@ def test_a_kill_while_writing_leaves_nothing_that_looks_complete(two, monkeypatc
 def test_an_interrupt_while_writing_comes_after_the_checkpoint(two, monkeypatch):
     """Orbax's threads would otherwise fail with tracebacks while the interpreter ends."""
     tree = make_tree(9)
-    write, usual = checkpoint.ocp.save, signal.getsignal(signal.SIGINT)
+    write, usual = checkpoint.ocp.save_async, signal.getsignal(signal.SIGINT)
 
     def interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)
-        write(*arguments)
+        return write(*arguments)
 
-    monkeypatch.setattr(checkpoint.ocp, "save", interrupted)
+    monkeypatch.setattr(checkpoint.ocp, "save_async", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(two, 9, tree, {}, keep=3)
+        checkpoint.begin(two, 9, tree, {}, keep=3)
     assert_same(restore(two, step=9).tree, tree)
     assert signal.getsignal(signal.SIGINT) is usual
 
@@ -140,9 +168,9 @@ def test_an_interrupt_while_writing_comes_after_the_checkpoint(two, monkeypatch)
         signal.raise_signal(signal.SIGINT)
         pytest.fail("the second interrupt did nothing")
 
-    monkeypatch.setattr(checkpoint.ocp, "save", insisting)
+    monkeypatch.setattr(checkpoint.ocp, "save_async", insisting)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(two, 9, tree, {}, keep=3)
+        checkpoint.begin(two, 9, tree, {}, keep=3)
     assert signal.getsignal(signal.SIGINT) is usual
 
 
@@ -223,12 +251,16 @@ def test_a_full_disk_is_refused_before_anything_is_written(two, monkeypatch):
 
 
 def test_a_disk_that_fills_up_while_writing_keeps_the_old_checkpoints(two, monkeypatch):
+    class Full:
+        def result(self):
+            raise ValueError("RESOURCE_EXHAUSTED: Failed: No space left on device [os_error_code='28']")
+
     def full(path, _):
         path.mkdir(parents=True)
         (path / "part").write_bytes(b"0" * 100)
-        raise ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error_code='28']")
+        return Full()
 
-    monkeypatch.setattr(checkpoint.ocp, "save", full)
+    monkeypatch.setattr(checkpoint.ocp, "save_async", full)
     with pytest.raises(OSError, match=r"steps \[1, 2\] are kept") as caught:
         checkpoint.save(two, 3, make_tree(), {}, keep=1)
     assert caught.value.errno == errno.ENOSPC
