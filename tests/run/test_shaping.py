@@ -59,6 +59,7 @@ def marks(rollout: Rollout, *unparsed: int) -> Marks:
         truncated=np.zeros_like(flags),
         unparsed=flags,
         reasons=("",) * len(flags),
+        replies=((1,),) * len(flags),
         shortened=0,
         prompt_tokens=0,
         sampled_tokens=0,

@@ -20,8 +20,8 @@ from vict_jax.agents.model import Model, Reply, Request
 from vict_jax.agents.results import TaskResult, Trial
 from vict_jax.agents.usage import Budget, Usage
 from vict_jax.batching import EndReason
-from vict_jax.rollout.collector import NOTHING_HAPPENS, Progress
-from vict_jax.rollout.episode import FULL_SCORE
+from vict_jax.rollout.collector import Progress
+from vict_jax.rollout.episode import FULL_SCORE, NOTHING_HAPPENS
 from vict_jax.rollout.options import InvalidReply
 
 _FAULT_END = {FaultKind.ERROR: EndReason.ENV_ERROR, FaultKind.TIMEOUT: EndReason.ENV_TIMEOUT}

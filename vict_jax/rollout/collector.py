@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from envs.base import Observation, StepResult, Task
+from envs.base import Observation, Task
 from envs.pool import EnvPool
 from envs.worker import Fault
 from vict_jax.batching import EndReason, Rollout
@@ -27,13 +28,12 @@ from vict_jax.rollout.context import Prompt, Reply, start_context
 from vict_jax.rollout.episode import Counts, Episode, Marks, count
 from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions, Trained
 from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply, reply_text
+from vict_jax.rollout.prefix import Prefix, replay
 from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
 from vict_jax.rollout.session import Sample, Session
 from vict_jax.rollout.template import Example, Template, make_template, window
 from vict_jax.rollout.tokenizer import Codec, action_tokens, first_stop, stop_table
 from vict_jax.sharding import batch_parts
-
-NOTHING_HAPPENS = "Nothing happens."
 
 # An opening is computed once where it is at least one part in so many of the longest prompt. Prompts behind
 # a shorter one gain less than reading it from the cache costs a small model.
@@ -166,6 +166,7 @@ def collect(
     max_steps: int,
     examples: Sequence[Example] = (),
     first: int = 0,
+    prefixes: Sequence[Prefix] = (),
     progress: Progress | None = None,
 ) -> Collected:
     """Play every task `rollouts` times with the model.
@@ -179,6 +180,7 @@ def collect(
       max_steps: the step cap; replies that the environment never sees count as well.
       examples: solved steps that come before every rollout, see `expert_examples`.
       first: number of the first rollout, to split a long list of tasks over several calls.
+      prefixes: one for each task, behind which its rollouts begin; none: they begin at the beginning.
 
     Raises:
       ValueError: an option is out of range, or a record does not fit the steps taken.
@@ -192,7 +194,8 @@ def collect(
     plays = [(g * rollouts + n, task) for g, task in enumerate(tasks) for n in range(rollouts)]
     shared = session.shared_tokens
     policy = _sampled(session, key, first, min(options.rows, len(plays)), seconds)
-    finished = _play(pool, template, plays, policy, max_steps, seconds, progress)
+    behind = {n: prefixes[n // rollouts] for n, _ in plays} if prefixes else {}
+    finished = _play(pool, template, plays, policy, max_steps, seconds, progress, behind)
     seconds["host"] = time.perf_counter() - began - sum(seconds.values())
     chunks = [finished[i : i + rollouts] for i in range(0, len(finished), rollouts)]
     return Collected(
@@ -330,6 +333,7 @@ def _play(
     max_steps: int,
     seconds: dict[str, float],
     progress: Progress | None,
+    prefixes: Mapping[int, Prefix] = types.MappingProxyType({}),
 ) -> list[tuple[Rollout, Marks]]:
     """Play (index, task) pairs, `options.rows` at a time, each in its slot, in the order of the pairs."""
     options = template.options
@@ -339,7 +343,9 @@ def _play(
     while waiting or in_play:
         begun = [(free.pop(0), *waiting.popleft()) for _ in range(min(len(free), len(waiting)))]
         with _timed(seconds, "env"):
-            in_play += _begin(pool, template, begun)
+            episodes = _begin(pool, template, begun)
+            replay(pool, episodes, prefixes, max_steps)
+            in_play += episodes
         prompts = _prompts(in_play)
         playing = _not_over(in_play)
         if playing:
@@ -419,8 +425,9 @@ def _take(
         only_action = Trained(options.trained) is Trained.ACTION and parsed.valid
         trained = action_tokens(codec, ids) if only_action else None
         episode.context.add_reply(Reply(reply.ids, reply.logp, action, trained))
-        tokens = (len(prompt.ids), len(ids))
-        episode.reply(action, parsed, truncated=not reply.stopped, tokens=tokens)
+        episode.reply(action, parsed, truncated=not reply.stopped, ids=ids)
+        episode.prompt_tokens += len(prompt.ids)
+        episode.sampled_tokens += len(ids)
 
 
 def _act(pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, max_steps: int) -> None:
@@ -434,11 +441,5 @@ def _act(pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, ma
     results = pool.step(asked)
     for episode in episodes:
         taken = episode.slot in asked
-        result = results[episode.slot] if taken else _nothing(episode, done=treatment is InvalidReply.END)
+        result = results[episode.slot] if taken else episode.unseen(done=treatment is InvalidReply.END)
         episode.observe(result, taken=taken, max_steps=max_steps)
-
-
-def _nothing(episode: Episode, *, done: bool) -> StepResult:
-    """Answer to a reply that the environment does not see."""
-    admissible = episode.observations[-1].admissible
-    return StepResult(Observation(NOTHING_HAPPENS, admissible), done, {"valid": False})

@@ -66,6 +66,11 @@ class Context(Protocol):
         """Take down the reply to the last prompt."""
         ...
 
+    def recall(self, reply: Reply) -> None:
+        """Take down a reply that another policy gave here: context only. In the place of `prompt` and
+        `add_reply`, before the first of them."""
+        ...
+
     def add_observation(self, observation: Observation) -> None:
         """Take down what the environment said."""
         ...
@@ -140,7 +145,14 @@ class AppendContext:
 
     def add_reply(self, reply: Reply) -> None:
         """See `Context`."""
-        self._turns.append(_Turn(self._new, reply, len(self._situations) - 1))
+        self._add(reply, trained=True)
+
+    def recall(self, reply: Reply) -> None:
+        """See `Context`."""
+        self._add(reply, trained=False)
+
+    def _add(self, reply: Reply, *, trained: bool) -> None:
+        self._turns.append(_Turn(self._new, reply, len(self._situations) - 1, trained))
         self._new = self._template.close(reply.ids)
 
     def add_observation(self, observation: Observation) -> None:
@@ -197,6 +209,10 @@ class WindowContext:
     def add_reply(self, reply: Reply) -> None:
         """See `Context`."""
         self._turns.append(_Turn(self._prompt, reply, len(self._actions)))
+        self._actions.append(reply.text)
+
+    def recall(self, reply: Reply) -> None:
+        """See `Context`."""
         self._actions.append(reply.text)
 
     def add_observation(self, observation: Observation) -> None:

@@ -15,6 +15,8 @@ from vict_jax.rollout.parser import ParsedReply
 
 # The score of a solved task; scores are in [0, 1].
 FULL_SCORE = 1.0
+# What follows a reply that the environment does not see.
+NOTHING_HAPPENS = "Nothing happens."
 
 _FAULT_END = {FaultKind.ERROR: EndReason.ENV_ERROR, FaultKind.TIMEOUT: EndReason.ENV_TIMEOUT}
 
@@ -27,6 +29,7 @@ class Marks:
       truncated: bool[T], the reply was cut off at `max_new_tokens` (kept and trained as it is).
       unparsed: bool[T], the reply had no action.
       reasons: T texts, why not; "" where it had one.
+      replies: T lists of ids, as they were sampled.
       shortened: steps whose prompt left out history to fit.
       prompt_tokens: tokens fed to the model. sampled_tokens: tokens it returned.
       fault: the message of the environment's failure, "" if there was none.
@@ -35,6 +38,7 @@ class Marks:
     truncated: np.ndarray
     unparsed: np.ndarray
     reasons: tuple[str, ...]
+    replies: tuple[tuple[int, ...], ...]
     shortened: int
     prompt_tokens: int
     sampled_tokens: int
@@ -73,8 +77,8 @@ class Episode:
       context: its prompts and replies.
       observations: so far; one more than `actions`, except after a fault.
       actions: what each reply said to do, or its text where it said nothing valid.
-      parsed, taken, accepted, truncated: per action, how it was read, whether the environment saw it,
-        whether it was accepted, whether the reply was cut off.
+      parsed, taken, accepted, truncated, replies: per action, how it was read, whether the environment saw
+        it, whether it was accepted, whether the reply was cut off, its ids.
       over: it takes no further step.
       end: why it ended; None where the score will tell.
       fault: the message of an environment's failure.
@@ -90,6 +94,7 @@ class Episode:
     taken: list[bool] = dataclasses.field(default_factory=list)
     accepted: list[bool] = dataclasses.field(default_factory=list)
     truncated: list[bool] = dataclasses.field(default_factory=list)
+    replies: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     over: bool = False
@@ -105,16 +110,24 @@ class Episode:
         """End it because its environment failed."""
         self.over, self.end, self.fault = True, _FAULT_END[fault.kind], fault.message
 
-    def reply(self, action: str, parsed: ParsedReply, *, truncated: bool, tokens: tuple[int, int]) -> None:
-        """Take down a reply; `tokens` are those of its prompt and its own."""
+    def reply(self, action: str, parsed: ParsedReply, *, truncated: bool, ids: Sequence[int]) -> None:
+        """Take down a reply with these ids."""
         self.actions.append(action)
         self.parsed.append(parsed)
         self.truncated.append(truncated)
-        self.prompt_tokens += tokens[0]
-        self.sampled_tokens += tokens[1]
+        self.replies.append(tuple(ids))
 
-    def observe(self, result: StepResult | Fault, *, taken: bool, max_steps: int) -> None:
-        """Take down the answer to the last action, and end if that was the last."""
+    def unseen(self, *, done: bool) -> StepResult:
+        """The answer to a reply that the environment does not see."""
+        admissible = self.observations[-1].admissible
+        return StepResult(Observation(NOTHING_HAPPENS, admissible), done, {"valid": False})
+
+    def observe(self, result: StepResult | Fault, *, taken: bool, max_steps: int, remark: str = "") -> None:
+        """Take down the answer to the last action, and end if that was the last.
+
+        Args:
+          remark: what the context is told on a line behind the answer; it is no part of the observation.
+        """
         self.taken.append(taken)
         if isinstance(result, Fault):
             self.accepted.append(False)
@@ -124,7 +137,8 @@ class Episode:
         self.observations.append(result.observation)
         self.over = result.done or len(self.actions) >= max_steps
         if not self.over:
-            self.context.add_observation(result.observation)
+            text = f"{result.observation.text}\n{remark}" if remark else result.observation.text
+            self.context.add_observation(dataclasses.replace(result.observation, text=text))
 
     def finish(self, record: VerifierRecord | Fault | None, max_steps: int) -> tuple[Rollout, Marks]:
         """The finished rollout; `record` is the pool's answer, None if it was lost before."""
@@ -153,6 +167,7 @@ class Episode:
             truncated=np.array(self.truncated, bool),
             unparsed=~readable,
             reasons=tuple(parsed.reason for parsed in self.parsed),
+            replies=tuple(self.replies),
             shortened=self.context.shortened,
             prompt_tokens=self.prompt_tokens,
             sampled_tokens=self.sampled_tokens,
