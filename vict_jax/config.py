@@ -157,6 +157,8 @@ class TrainOptions:
 
     `resample_groups`: groups of equal return are dropped and new tasks played in their place, at most this
     many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
+    `task_set`: directory of a task set (`vict_jax.datasets`) whose tasks of `split` are trained on, in its
+    order; "": all of the split.
     """
 
     updates: int = 50
@@ -167,6 +169,7 @@ class TrainOptions:
     keep_checkpoints: int = 2
     split: str = "train"
     resample_groups: int = 0
+    task_set: str = ""
 
     def __post_init__(self) -> None:
         for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):

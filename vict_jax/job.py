@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.metadata
 import pathlib
 import platform
@@ -28,7 +27,7 @@ from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings, replicated
-from vict_jax.task_order import update_order
+from vict_jax.task_order import task_digest, update_order
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
 
@@ -49,7 +48,8 @@ class Job:
     """The constants of a run.
 
     Attributes:
-      train_tasks, eval_tasks: every task of their splits (of `eval.tasks` of it).
+      train_tasks: those of the training split, or of `train.task_set` in its order.
+      eval_tasks: those of the validation split, or the first `eval.tasks` of them.
       max_steps: the step cap T.
       graphdef: structure of the model; what is trained of its parameters is passed separately.
       frozen: the rest of its parameters, under adapters; None where all are trained.
@@ -83,7 +83,7 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     domain, _ = environment(config.env.name)
     options = config.env.options
     check_prompt(config.rollout)
-    train_tasks = domain.tasks(options, config.train.split)
+    train_tasks = training_tasks(config, domain)
     eval_tasks = domain.tasks(options, config.eval.split)
     eval_tasks = eval_tasks[: config.eval.tasks] if config.eval.tasks else eval_tasks
     _check_data(config, domain, workdir)
@@ -196,6 +196,20 @@ def _whole_model(config: RunConfig, key: jax.Array, model: ModelConfig, mesh: ja
     return jax.jit(init, out_shardings=shardings)()
 
 
+def training_tasks(config: RunConfig, domain: Domain) -> Sequence[Task]:
+    """The tasks of the training split: all of them, or those that a task set names, in its order.
+
+    Raises:
+      ValueError, DamagedError: the task set does not fit the environment or cannot be read.
+    """
+    train, options = config.train, config.env.options
+    if not train.task_set:
+        return domain.tasks(options, train.split)
+    from vict_jax.datasets import tasks  # takes half a second, which only those who ask for it should wait
+
+    return tasks.training_tasks(pathlib.Path(train.task_set), config.env.name, domain, options, train.split)
+
+
 def update_tasks(job: Job, update: int) -> list[Task]:
     """The tasks of update 1, 2, ..., of all hosts: consecutive pieces of one seeded permutation per epoch."""
     order = update_order(
@@ -239,11 +253,14 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
 def describe(config: RunConfig, domain: Domain) -> dict[str, Any]:
     """Versions, devices and tasks of a run: the content of `run.json`."""
     splits = dict.fromkeys([config.train.split, config.eval.split])
+    digests = {split: task_digest(domain.tasks(config.env.options, split)) for split in splits}
+    if config.train.task_set:
+        digests["of train.task_set"] = task_digest(training_tasks(config, domain))
     return {
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
         | {"python": platform.python_version()},
         "devices": [str(device) for device in jax.devices()],
-        "tasks": {split: task_digest(domain.tasks(config.env.options, split)) for split in splits},
+        "tasks": digests,
         "data": dict(domain.manifest(config.env.options, list(splits))) | _model_files(config),
     }
 
@@ -253,14 +270,6 @@ def _model_files(config: RunConfig) -> dict[str, str]:
         return {}
     found = hf.fingerprint(pathlib.Path(config.model.path))
     return {f"model {name}": value for name, value in found.items()}
-
-
-def task_digest(tasks: Sequence[Task]) -> dict[str, Any]:
-    """Number and checksum of a list of tasks."""
-    digest = hashlib.sha256()
-    for task in tasks:
-        digest.update(f"{task.id}\0{task.type}\0{task.seed}\n".encode())
-    return {"count": len(tasks), "sha256": digest.hexdigest()}
 
 
 def _check_data(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> None:

@@ -8,10 +8,13 @@ would have held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+
+from envs.base import Task
 
 T = TypeVar("T")
 
@@ -77,3 +80,12 @@ def largest_share(total: int, *, hosts: int) -> int:
     if hosts < 1:
         raise ValueError(f"hosts={hosts} is not allowed: 1 or more")
     return -(-total // hosts)
+
+
+def task_digest(tasks: Iterable[Task]) -> dict[str, Any]:
+    """Number and checksum of a list of tasks."""
+    digest, count = hashlib.sha256(), 0
+    for task in tasks:
+        digest.update(f"{task.id}\0{task.type}\0{task.seed}\n".encode())
+        count += 1
+    return {"count": count, "sha256": digest.hexdigest()}

@@ -17,9 +17,9 @@ from vict_jax.agents.play import Game, play
 from vict_jax.agents.results import Results, TaskResult, by_trial, counts
 from vict_jax.agents.usage import Budget, describe_usage
 from vict_jax.config import EnvOptions
-from vict_jax.job import task_digest
 from vict_jax.metrics import RunError, write_json
 from vict_jax.rollout.collector import Progress
+from vict_jax.task_order import task_digest
 
 
 @dataclasses.dataclass(frozen=True)
