@@ -14,6 +14,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from vict_jax import config as config_lib
+from vict_jax import processes
 from vict_jax.metrics import RunError
 from vict_jax.sharding import AXES, MeshOptions
 
@@ -58,7 +59,8 @@ def run(main: Callable[[], None]) -> None:
         logging.getLogger("jax").setLevel(logging.WARNING)
         jax.config.update("jax_threefry_partitionable", True)
         try:
-            main()
+            with processes.peers_named():
+                main()
         except (RunError, ValueError, FileNotFoundError, FileExistsError) as error:
             if flags.FLAGS.traceback:
                 raise
@@ -70,7 +72,10 @@ def run(main: Callable[[], None]) -> None:
             )
             sys.exit(130)
 
-    app.run(guarded, flags_parser=parse_flags)
+    try:
+        app.run(guarded, flags_parser=parse_flags)
+    finally:
+        processes.leave(sys.exception())
 
 
 def on_mesh(config: config_lib.RunConfig, sizes: Sequence[str] | None) -> config_lib.RunConfig:
