@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import ml_collections
 
 from envs.lookup import environment
+from vict_jax.corrections import FissionOptions
 from vict_jax.credit.methods import credit_method, needs
 from vict_jax.credit.options import VictOptions
 from vict_jax.learner.losses import PpoOptions
@@ -122,11 +123,14 @@ class WarmStartOptions:
     """Supervised start on expert episodes of the first `tasks` training tasks.
 
     Attributes:
+      run: directory of another run whose policy before its first update is taken instead, with its tokenizer,
+        so that runs that are compared start from the same policy; "": this run has its own.
       tokens: train on the expert's "replies" alone, or on "everything" it saw and said, which teaches a
         model that starts from nothing to read and copy names sooner.
       rows_per_batch: token rows of an optimizer step. micro_rows: of one gradient computation.
     """
 
+    run: str = ""
     tasks: int = 256
     epochs: int = 4
     tokens: str = "replies"
@@ -148,7 +152,7 @@ class WarmStartOptions:
     @property
     def active(self) -> bool:
         """Whether there is one."""
-        return self.tasks > 0 and self.epochs > 0
+        return bool(self.run) or (self.tasks > 0 and self.epochs > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +259,7 @@ class RunConfig:
     ppo: PpoOptions
     optimizer: OptimizerOptions
     reward: RewardOptions
+    fission: FissionOptions
     credit: CreditOptions
     conformance: ConformanceOptions
     eval: EvalOptions
@@ -263,16 +268,13 @@ class RunConfig:
         domain, _ = environment(self.env.name)
         for name, split in (("train.split", self.train.split), ("eval.split", self.eval.split)):
             _require(split in domain.splits, name, split, f"one of {list(domain.splits)}")
-        _require(
-            self.rollout.temperature > 0,
-            "rollout.temperature",
-            self.rollout.temperature,
-            "above 0 in training",
-        )
+        temperature = self.rollout.temperature
+        _require(temperature > 0, "rollout.temperature", temperature, "above 0 in training")
         self.reward.limit(self.rollout)  # which checks the buffer
+        asked = needs([self.credit.method], self.credit.options)
+        self.fission.check(rollouts=self.train.rollouts, method=self.credit.method, needs=asked)
         _require(
-            "value" not in needs([self.credit.method], self.credit.options)
-            or Trained(self.rollout.trained) is Trained.REPLY,
+            "value" not in asked or Trained(self.rollout.trained) is Trained.REPLY,
             "rollout.trained",
             self.rollout.trained,
             f"'reply' with credit.method={self.credit.method!r}, whose critic reads before the first token",
@@ -289,6 +291,7 @@ _SECTIONS: dict[str, type] = {
     "ppo": PpoOptions,
     "optimizer": OptimizerOptions,
     "reward": RewardOptions,
+    "fission": FissionOptions,
     "conformance": ConformanceOptions,
     "eval": EvalOptions,
 }

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import pathlib
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -222,9 +223,26 @@ def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
     if config.model.path:
         return load_codec(pathlib.Path(config.model.path))
     folder = workdir / "tokenizer"
+    if config.warm_start.run and not folder.exists():
+        _copy_tokenizer(pathlib.Path(config.warm_start.run), folder)
     if not (folder / "tokenizer.json").is_file():
         save_tokenizer(train_tokenizer(domain.corpus(config.env.options), config.model.vocab_size), folder)
     return Codec(load_tokenizer(folder))
+
+
+def _copy_tokenizer(run: pathlib.Path, folder: pathlib.Path) -> None:
+    """Take over the tokenizer of another run.
+
+    Raises:
+      FileNotFoundError: that directory has none.
+    """
+    source = run / "tokenizer"
+    if not (source / "tokenizer.json").is_file():
+        raise FileNotFoundError(
+            f"warm_start.run={str(run)!r} has no tokenizer/tokenizer.json: it must be the directory of a run "
+            "that trained its own model"
+        )
+    shutil.copytree(source, folder)
 
 
 def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:

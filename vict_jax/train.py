@@ -21,9 +21,10 @@ import tqdm
 from flax import nnx
 
 from envs.verdict import Verdict
-from vict_jax import gate, observations, proofs, rubric, summary
+from vict_jax import fission, gate, observations, proofs, rubric, summary
 from vict_jax.batching import TokenSequence, credit_inputs, to_device, to_host
 from vict_jax.config import RunConfig, to_plain
+from vict_jax.corrections import CorrectionBuffer
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.credit.methods import needs
 from vict_jax.evaluate import evaluate
@@ -78,10 +79,11 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 state = init_state(with_value_head(job, params), optimizer)
                 save_reference(workdir, state.params)
                 metrics.sync()
-                save(workdir, 0, state, keep=config.train.keep_checkpoints)
+                corrections = CorrectionBuffer()
+                save(workdir, 0, state, corrections, keep=config.train.keep_checkpoints)
                 done = 0
             else:
-                done, state = restored
+                done, state, corrections = restored
                 proofs.drop_after(workdir, done)
                 print(f"continuing after update {done}", flush=True)
             learner = compile_ppo(
@@ -97,8 +99,8 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
                 for update in progress_updates(done, config.train.updates):
-                    state, verdict, row = run_update(
-                        job, learner, state, reference, update, workdir, verdict, metrics
+                    state, verdict, corrections, row = run_update(
+                        job, learner, state, reference, update, workdir, verdict, metrics, corrections
                     )
                     metrics.write("train", update, row)
                     last = update == config.train.updates
@@ -106,7 +108,7 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                         validate(job, metrics, state.params, update=update)
                     if last or update % config.train.checkpoint_every == 0:
                         metrics.sync()
-                        save(workdir, update, state, keep=config.train.keep_checkpoints)
+                        save(workdir, update, state, corrections, keep=config.train.keep_checkpoints)
     return conclude(workdir, config, seconds=time.perf_counter() - began)
 
 
@@ -139,8 +141,13 @@ def bar(description: str, unit: str = "rollout") -> tuple[tqdm.tqdm, Progress]:
 
 
 def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
-    """Supervised start on expert episodes; deterministic, so it is simply run again after a kill."""
+    """Supervised start on expert episodes, or that of the run that `warm_start.run` names.
+
+    Deterministic, so it is simply run again after a kill.
+    """
     options, rollout = job.config.warm_start, job.config.rollout
+    if options.run:
+        return restore_reference(job, pathlib.Path(options.run))
     params = new_params(job)
     if not options.active:
         return params
@@ -213,11 +220,13 @@ def run_update(
     workdir: pathlib.Path,
     verdict: Verdict,
     metrics: MetricsWriter,
-) -> tuple[LearnerState, Verdict, dict[str, Any]]:
-    """One update: rollouts, conformance, credit, proofs, PPO.
+    corrections: CorrectionBuffer,
+) -> tuple[LearnerState, Verdict, CorrectionBuffer, dict[str, Any]]:
+    """One update: rollouts, recoveries, conformance, credit, proofs, PPO.
 
     Returns:
-      The new state, the verdict after this update's recheck, and the row for the metrics.
+      The new state, the verdict after this update's recheck, the errors that wait, and the row for the
+      metrics.
 
     Raises:
       RunError: a strict run does not conform, or the disk is full.
@@ -225,10 +234,16 @@ def run_update(
     """
     seconds: dict[str, float] = {}
     shown, move = bar(f"rollouts of update {update}")
+    key = fold(job.keys.rollout, update, job)
     with shown:
-        sampled = roll_out(job, state.params, update, fold(job.keys.rollout, update, job), move)
-    played = sampled.played
-    seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
+        sampled = roll_out(job, state.params, update, key, move)
+    seconds |= {f"seconds/{phase}": value for phase, value in sampled.played.seconds.items()}
+    recovered = fission.Recovered(sampled.played, corrections, {})
+    if job.config.fission.branches:
+        shown, move = bar(f"recoveries of update {update}")
+        with shown, stopwatch(seconds, "recover"):
+            recovered = fission.recover(job, state.params, update, key, sampled.played, corrections, move)
+    played = recovered.played
     with stopwatch(seconds, "gate"):
         if gate.due(job.config.conformance, update):
             verdict = gate.recheck(job, metrics, verdict, played.groups, update)
@@ -246,6 +261,7 @@ def run_update(
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
         **rollout_figures(sampled),
+        **recovered.figures,
         **scored.figures,
         "nonconforming_groups": int((~inputs.conforming).sum()),
         **{name: float(value) for name, value in output.diagnostics.items()},
@@ -253,7 +269,7 @@ def run_update(
         **seconds,
         "proofs": logged,
     }
-    return state, verdict, row
+    return state, verdict, recovered.corrections, row
 
 
 @contextlib.contextmanager

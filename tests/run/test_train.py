@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,6 +27,8 @@ from vict_jax.audit.replay import replay
 from vict_jax.batching import to_device, to_host
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.credit.assign import assign_credit
+from vict_jax.job import open_job
+from vict_jax.run_state import restore_reference
 from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs, CreditOutput
 
@@ -200,6 +203,34 @@ def test_a_finished_run_is_not_run_again(finished: pathlib.Path, config: RunConf
     before = (finished / "metrics.jsonl").read_bytes()
     train.train(config, finished)
     assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_may_begin_with_the_warm_start_of_another(
+    finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
+) -> None:
+    other = dataclasses.replace(
+        config,
+        seed=1,
+        warm_start=dataclasses.replace(config.warm_start, run=str(finished), tasks=0),
+        train=dataclasses.replace(config.train, updates=0),
+    )
+    train.train(other, tmp_path / "other")
+    begun = metrics.read_metrics(tmp_path / "other")
+    assert [row["kind"] for row in begun] == ["conformance", "eval"]
+    # The same policy with the same tokenizer; the keys of validation differ with the seed.
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "other" / "tokenizer" / name).read_bytes() == (
+            finished / "tokenizer" / name
+        ).read_bytes()
+    with open_job(config, finished) as job:
+        taken, original = (restore_reference(job, workdir) for workdir in (tmp_path / "other", finished))
+    chex.assert_trees_all_equal(taken, original)
+
+
+def test_a_warm_start_of_no_run_is_refused(config: RunConfig, tmp_path: pathlib.Path) -> None:
+    warm_start = dataclasses.replace(config.warm_start, run=str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"warm_start\.run=.*nowhere"):
+        train.train(dataclasses.replace(config, warm_start=warm_start), tmp_path / "other")
 
 
 def start(workdir: pathlib.Path, *more: str) -> subprocess.Popen[str]:
