@@ -48,19 +48,26 @@ def _check_config(argv: Sequence[str]) -> None:
         sys.exit(f"error: {error}")
 
 
-def run(main: Callable[[], None]) -> None:
-    """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130."""
+def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
+    """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130.
+
+    Args:
+      main: called with nothing, or with the action. actions: what the first argument may be, if one is needed.
+    """
 
     def guarded(argv: Sequence[str]) -> None:
-        if len(argv) > 1:
-            sys.exit(f"error: unknown argument {argv[1]!r}; options are written --name=value")
+        given, rest = argv[1:2] if actions else [], argv[2:] if actions else argv[1:]
+        if actions and (not given or given[0] not in actions):
+            sys.exit(f"error: the first argument must be one of {', '.join(actions)}, not {' '.join(given)!r}")
+        if rest:
+            sys.exit(f"error: unknown argument {rest[0]!r}; options are written --name=value")
         # Third-party INFO lines would drown the progress bar; warnings still come through.
         absl_logging.set_verbosity(absl_logging.WARNING)
         logging.getLogger("jax").setLevel(logging.WARNING)
         jax.config.update("jax_threefry_partitionable", True)
         try:
             with processes.peers_named():
-                main()
+                main(*given)
         except (RunError, ValueError, FileNotFoundError, FileExistsError) as error:
             if flags.FLAGS.traceback:
                 raise
