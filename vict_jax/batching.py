@@ -22,7 +22,10 @@ from vict_jax.types import CreditInputs
 
 
 class EndReason(enum.Enum):
-    """Why a rollout ended. The last two lose the rollout: nothing is known about its score."""
+    """Why a rollout ended. The last three lose the rollout: nothing is known about its score.
+
+    ABSENT: it was not played; it fills up a group that is smaller than the others.
+    """
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -30,6 +33,10 @@ class EndReason(enum.Enum):
     CONTEXT = "context"
     ENV_ERROR = "env_error"
     ENV_TIMEOUT = "env_timeout"
+    ABSENT = "absent"
+
+
+_LOST = (EndReason.ENV_ERROR, EndReason.ENV_TIMEOUT, EndReason.ABSENT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Rollout:
       observations: T+1 raw observation texts, [t] before action t; T of them if the rollout is lost.
       taken: bool[T], the environment saw the action; it may never see a reply that did not parse.
       valid: bool[T], the reply parsed and the environment accepted the action.
-      record: the verifier's record, None if the rollout is lost to an environment error or time-out.
+      record: the verifier's record, None if the rollout is lost.
       score: terminal score V; 0 if lost.
       end: why it ended.
     """
@@ -100,7 +107,7 @@ class Rollout:
                     f"Rollout of {steps} actions has trained tokens of steps "
                     f"{trained_steps.min()} to {trained_steps.max()}"
                 )
-        lost = self.end in (EndReason.ENV_ERROR, EndReason.ENV_TIMEOUT)
+        lost = self.end in _LOST
         if lost != (self.record is None):
             raise ValueError(f"Rollout.record is {self.record!r:.40}, but end is {self.end.value!r}")
         if self.record is None:
@@ -117,7 +124,7 @@ class Rollout:
 
     @property
     def lost(self) -> bool:
-        """Lost to an environment error: masked out of credit and training."""
+        """Lost to an environment error, or absent: masked out of credit and training."""
         return self.record is None
 
 

@@ -24,7 +24,7 @@ def header(job: Job, verdict: Verdict) -> str:
         "model": f"{parameter_counts(job)}, {job.model.num_layers} layers, vocabulary "
         f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
         "update": f"{train.groups} tasks x {train.rollouts} rollouts, {config.rollout.context} context of "
-        f"{config.rollout.max_context} tokens{resampling(config)}",
+        f"{config.rollout.max_context} tokens{resampling(config)}{fission(config)}",
         "credit": credit(config),
         "reward": reward(config),
         "loss": loss(config),
@@ -39,6 +39,17 @@ def resampling(config: RunConfig) -> str:
     """What happens to groups of equal return."""
     most = config.train.resample_groups
     return f"; groups of equal return are replaced, up to {most} an update" if most else ""
+
+
+def fission(config: RunConfig) -> str:
+    """What becomes of the policy's own errors."""
+    options = config.fission
+    if not options.branches:
+        return ""
+    return (
+        f"; {options.branches} recoveries from each of {options.recoveries} errors, {options.order}, up to "
+        f"{options.max_age} updates old"
+    )
 
 
 def credit(config: RunConfig) -> str:

@@ -31,6 +31,7 @@ _PLAIN: Mapping[str, Any] = {
     "ppo.kl_importance_weight": True,
     "ppo.count_dead_groups": True,
     "train.resample_groups": 0,
+    "fission.branches": 0,
     "reward.overlong_buffer": 0,
 }
 
@@ -42,6 +43,16 @@ def _kl(coefficient: float, estimator: str, place: str) -> Settings:
 def _grpo(_: ml_collections.ConfigDict) -> Settings:
     """Mean over a rollout's tokens, k3 as a loss without importance weight (arXiv 2402.03300)."""
     return {"credit.method": "grpo", **_kl(0.01, "k3", "loss"), "ppo.kl_importance_weight": False}
+
+
+def _fission(config: ml_collections.ConfigDict) -> Settings:
+    """GRPO and, for every four groups, one of recoveries, newest errors first (arXiv 2601.15625)."""
+    return {
+        **_grpo(config),
+        "fission.branches": config.train.rollouts,
+        "fission.recoveries": max(1, config.train.groups // 4),
+        "fission.order": "lifo",
+    }
 
 
 def _dr_grpo(config: ml_collections.ConfigDict) -> Settings:
@@ -121,6 +132,7 @@ def _ppo(_: ml_collections.ConfigDict) -> Settings:
 
 PRESETS: Mapping[str, Callable[[ml_collections.ConfigDict], Settings]] = {
     "grpo": _grpo,
+    "fission": _fission,
     "dr_grpo": _dr_grpo,
     "rloo": _rloo,
     "dapo": _dapo,

@@ -12,6 +12,7 @@ from flax import nnx
 
 from vict_jax import checkpoint
 from vict_jax.config import RunConfig
+from vict_jax.corrections import CorrectionBuffer
 from vict_jax.job import Job, abstract_params, abstract_trained
 from vict_jax.learner import value
 from vict_jax.learner.microbatch import LearnerState, abstract_state
@@ -37,14 +38,19 @@ def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
         checkpoint.save(workdir / "checkpoints" / "reference", 0, start, {}, keep=1)
 
 
-def save(workdir: pathlib.Path, update: int, state: LearnerState, *, keep: int) -> None:
-    """Write the state after `update`."""
+def save(
+    workdir: pathlib.Path, update: int, state: LearnerState, corrections: CorrectionBuffer, *, keep: int
+) -> None:
+    """Write the state after `update`, and the errors that wait then."""
+    kept = {"update": update, "corrections": corrections.to_plain()}
     with disk_full_is_clear(workdir / "checkpoints"):
-        checkpoint.save(workdir / "checkpoints" / "state", update, state, {"update": update}, keep=keep)
+        checkpoint.save(workdir / "checkpoints" / "state", update, state, kept, keep=keep)
 
 
-def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, LearnerState] | None:
-    """The last complete state and the number of its update, or None where a run has none yet.
+def restore(
+    job: Job, optimizer: Any, workdir: pathlib.Path
+) -> tuple[int, LearnerState, CorrectionBuffer] | None:
+    """The number of the last complete update, and what `save` wrote after it; None where there is none yet.
 
     Raises:
       RunError: there are checkpoints, but none is undamaged.
@@ -59,7 +65,7 @@ def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> tuple[int, Learn
         raise RunError(f"{error}. Start anew in another --workdir.") from error
     for skipped in state.skipped:
         logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
-    return state.step, state.tree
+    return state.step, state.tree, CorrectionBuffer.from_plain(state.metadata["corrections"])
 
 
 def restore_reference(job: Job, workdir: pathlib.Path) -> nnx.State:

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from vict_jax import hindsight
-from vict_jax.batching import to_device, to_host
+from vict_jax.batching import EndReason, to_device, to_host
 from vict_jax.job import Job, Policy, needs_values
 from vict_jax.learner import losses, value
 from vict_jax.learner.losses import PpoOptions
@@ -93,14 +93,15 @@ def score_rollouts(
     count = shape[0] * shape[1]
     penalty = penalties(groups, played.marks, config.reward, config.rollout, max_steps=job.max_steps)
     figures, ref_logp = {}, None
+    real = sum(rollout.end is not EndReason.ABSENT for group in groups for rollout in group)
     if config.reward.overlong_buffer or config.rollout.format_penalty:
-        figures["shaping_penalty"] = float(penalty.sum() / count)
+        figures["shaping_penalty"] = float(penalty.sum() / real)
     if reference is not None:
         ref_logp = score_batch(learner, *reference, batch, num_rollouts=count)
         if config.ppo.kl_in == "reward":
             by_step = _kl_by_step(batch, ref_logp, options=config.ppo, shape=shape)
             kl = to_host(jax.device_put(by_step, replicated(job.mesh)))
-            penalty, figures["kl_penalty"] = penalty + kl, float(kl.sum() / count)
+            penalty, figures["kl_penalty"] = penalty + kl, float(kl.sum() / real)
     values = np.zeros(shape, np.float32)
     if needs_values(config):
         judged = judge_batch(learner, params, batch, num_rollouts=count)

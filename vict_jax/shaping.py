@@ -95,7 +95,8 @@ def step_penalties(
         if options.overlong_of == "reply":
             cost = overlong(reply_lengths(rollout), limit=limit, buffer=options.overlong_buffer)
             return penalty + weight * cost
-        longest = max(len(sequence.ids) for sequence in rollout.sequences)
+        # A rollout that goes on from a longer one may end before its first reply.
+        longest = max((len(sequence.ids) for sequence in rollout.sequences), default=0)
         length = np.array(limit if rollout.end is EndReason.CONTEXT else longest)
         penalty[-1] += weight * overlong(length, limit=limit, buffer=options.overlong_buffer)
     return penalty
