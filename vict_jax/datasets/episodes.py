@@ -182,7 +182,7 @@ class EpisodeSource(Sequence[Episode]):
 
 def _plain(value: Any) -> Any:
     """A value of a record as Python has it."""
-    return value.decode() if isinstance(value, bytes) else value.item()
+    return value.decode() if isinstance(value, bytes) else np.asarray(value).item()
 
 
 def episode_source(out: pathlib.Path) -> EpisodeSource:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import pathlib
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -63,12 +62,15 @@ def open_split(
         raise ValueError(f"{out} holds no {name}: there is no {folder / 'dataset_info.json'}")
     try:
         builder = tfds.builder_from_directory(folder)
-    except (json.JSONDecodeError, json_format.ParseError, OSError) as error:
+        metadata = builder.info.metadata
+    except (ValueError, json_format.ParseError, OSError) as error:
         raise DamagedError(f"the description of {folder} is damaged: {error}") from error
+    if not metadata:
+        raise DamagedError(f"the description of {folder} is damaged: metadata.json is gone")
     if split not in builder.info.splits:
         known = sorted(builder.info.splits)
         raise ValueError(f"split={split!r} is not one of {known}, the splits of {folder}")
-    return builder.as_data_source(split=split, decoders=decoders), builder.info.metadata
+    return builder.as_data_source(split=split, decoders=decoders), metadata
 
 
 def read(records: Sequence[Mapping[str, Any]], index: int, what: str) -> Mapping[str, Any]:
