@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 
 from envs.base import Domain, Task
+from vict_jax import processes
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.corrections import ANY, CorrectionBuffer, Error, ErrorKind, Feedback, FissionOptions
 from vict_jax.job import Job, policy
@@ -39,14 +40,16 @@ class Recovered:
     """What becomes of an update's rollouts.
 
     Attributes:
-      played: the groups to train on: those of the update, then one for each error that was recovered from,
-        its N' rollouts first and `EndReason.ABSENT` ones up to the size of the others. Counts and seconds
-        are those of the update's own.
-      corrections: the errors that wait now.
-      figures: for the metrics.
+      played: the groups to train on, of this process: its own of the update, then one for each error that it
+        recovered from, its N' rollouts first and `EndReason.ABSENT` ones up to the size of the others.
+        Counts and seconds are those of the update's own.
+      numbers: of these groups in the update; those of recoveries come behind all others.
+      corrections: the errors that wait now, of all processes.
+      figures: for the metrics, of all processes; empty if it is off.
     """
 
     played: Collected
+    numbers: tuple[int, ...]
     corrections: CorrectionBuffer
     figures: dict[str, Any]
 
@@ -60,23 +63,38 @@ def recover(
     corrections: CorrectionBuffer,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Find the errors of an update's rollouts, and play recoveries of some that wait.
+    """Find the errors of an update's rollouts, and play recoveries of some that wait; nothing if it is off.
+
+    Called by all processes, with the same `corrections`. The errors that are recovered from are shared out
+    among them.
 
     Args:
       params: of the policy that goes on from the errors.
       key: of this update, as `resampling.roll_out` has it; recoveries have numbers of their own behind all
         rollouts that it may play.
+      played: this process's groups, those of `processes.share`.
       progress: told how many recoveries are over, and of how many.
     """
-    options = job.config.fission
-    found = find_errors(played.groups, played.marks, domain=job.domain, options=options, update=update)
+    config, options = job.config, job.config.fission
+    share = processes.share(config.train.groups)
+    if not options.branches:
+        return Recovered(played, tuple(share), corrections, {})
+    own = find_errors(played.groups, played.marks, domain=job.domain, options=options, update=update)
+    found = [error for some in processes.gather(own) for error in some]
     chosen, corrections = corrections.add(found, options).take(update, options)
-    figures = {"fission/errors": len(found), "fission/waiting": len(corrections.errors)}
-    if not chosen:
-        return Recovered(played, corrections, {**figures, "fission/rollouts": 0})
-    more = _play(job, params, key, chosen, progress)
-    figures |= recovery_figures(more, chosen, first=len(played.groups))
-    return Recovered(behind(played, more, size=job.config.train.rollouts), corrections, figures)
+    of_errors = processes.share(len(chosen))
+    groups, marks = _play(job, params, key, chosen, of_errors, progress) if chosen else ([], [])
+    figures = {
+        "fission/errors": len(found),
+        "fission/waiting": len(corrections.errors),
+        **recovery_figures(groups, chosen, first=config.train.groups),
+    }
+    return Recovered(
+        behind(played, groups, marks, size=config.train.rollouts),
+        (*share, *(config.train.groups + k for k in of_errors)),
+        corrections,
+        figures,
+    )
 
 
 def find_errors(
@@ -87,18 +105,23 @@ def find_errors(
     options: FissionOptions,
     update: int,
 ) -> list[Error]:
-    """The first error of each rollout that failed, where the rollout went on behind it; each error once."""
-    found: dict[tuple[str, tuple[str, ...]], Error] = {}
-    for rollout, mark in (pair for one in zip(groups, marks, strict=True) for pair in zip(*one, strict=True)):
+    """The first error of each rollout that failed, where the rollout went on behind it."""
+
+    def first(rollout: Rollout, mark: Marks) -> list[Error]:
         if rollout.lost or rollout.score >= FULL_SCORE:
-            continue
+            return []
         for step, kind in enumerate(error_kinds(rollout, mark, domain)[:-1]):
             if kind is not None and options.error in (ANY, kind.value):
                 told = remark(rollout, mark, step, kind, options)
-                error = Error(rollout.task.id, update, prefix_of(rollout, mark, step + 1, told))
-                found.setdefault((error.task, error.actions), error)
-                break
-    return list(found.values())
+                return [Error(rollout.task.id, update, prefix_of(rollout, mark, step + 1, told))]
+        return []
+
+    return [
+        error
+        for group, some in zip(groups, marks, strict=True)
+        for rollout, mark in zip(group, some, strict=True)
+        for error in first(rollout, mark)
+    ]
 
 
 def error_kinds(rollout: Rollout, marks: Marks, domain: Domain) -> list[ErrorKind | None]:
@@ -124,31 +147,45 @@ def remark(rollout: Rollout, marks: Marks, step: int, kind: ErrorKind, options: 
 
 
 def _play(
-    job: Job, params: nnx.State, key: jax.Array, errors: Sequence[Error], progress: Progress | None
-) -> Collected:
-    """N' recoveries of each error."""
+    job: Job,
+    params: nnx.State,
+    key: jax.Array,
+    errors: Sequence[Error],
+    own: range,
+    progress: Progress | None,
+) -> tuple[list[list[Rollout]], list[list[Marks]]]:
+    """N' recoveries of each of the errors `own`, and their marks; called by all processes."""
+    model = policy(job, params)
+    if not own:
+        return [], []
     config, tasks = job.config, {task.id: task for task in job.train_tasks}
-    return collect(
+    chosen, branches = errors[own.start : own.stop], config.fission.branches
+    # Numbers of rollouts that the update may have played already.
+    before = (config.train.groups + config.train.resample_groups) * config.train.rollouts
+    more = collect(
         job.pool,
-        open_session(*policy(job, params), job.codec, config.rollout, job.mesh, job.examples),
+        open_session(*model, job.codec, config.rollout, job.mesh, job.examples),
         job.codec,
-        [tasks[error.task] for error in errors],
-        rollouts=config.fission.branches,
+        [tasks[error.task] for error in chosen],
+        rollouts=branches,
         key=key,
         options=config.rollout,
         max_steps=job.max_steps,
         examples=job.examples,
-        first=(config.train.groups + config.train.resample_groups) * config.train.rollouts,
-        prefixes=[error.prefix for error in errors],
+        first=before + own.start * branches,
+        prefixes=[error.prefix for error in chosen],
         progress=progress,
     )
+    return more.groups, more.marks
 
 
-def behind(played: Collected, more: Collected, *, size: int) -> Collected:
-    """`played` with the groups of `more` behind its own, each filled up to `size` rollouts."""
-    filled = [[*group, *[absent(group[0].task)] * (size - len(group))] for group in more.groups]
-    marks = [[*some, *[_UNMARKED] * (size - len(some))] for some in more.marks]
-    return dataclasses.replace(played, groups=[*played.groups, *filled], marks=[*played.marks, *marks])
+def behind(
+    played: Collected, groups: Sequence[Sequence[Rollout]], marks: Sequence[Sequence[Marks]], *, size: int
+) -> Collected:
+    """`played` with further groups behind its own, each filled up to `size` rollouts."""
+    filled = [[*group, *[absent(group[0].task)] * (size - len(group))] for group in groups]
+    marked = [[*some, *[_UNMARKED] * (size - len(some))] for some in marks]
+    return dataclasses.replace(played, groups=[*played.groups, *filled], marks=[*played.marks, *marked])
 
 
 def absent(task: Task) -> Rollout:
@@ -179,15 +216,25 @@ _UNMARKED = Marks(
 )
 
 
-def recovery_figures(more: Collected, errors: Sequence[Error], *, first: int) -> dict[str, Any]:
-    """Figures of recoveries, and where each error came from: `first` is the number of the first group."""
-    rollouts = [rollout for group in more.groups for rollout in group]
-    return {
-        "fission/rollouts": len(rollouts),
-        "fission/recovered": float(np.mean([rollout.end is EndReason.SUCCESS for rollout in rollouts])),
-        "fission/score": float(np.mean([rollout.score for rollout in rollouts])),
-        "fission/lost": sum(rollout.lost for rollout in rollouts),
-        "fission/sampled_tokens": more.counts.sampled_tokens,
+def recovery_figures(
+    groups: Sequence[Sequence[Rollout]], errors: Sequence[Error], *, first: int
+) -> dict[str, Any]:
+    """Figures of the recoveries of all processes, and where each error came from; called by all of them.
+
+    Args:
+      groups: recoveries of this process. errors: all that were recovered from. first: number of the first
+        group of recoveries.
+    """
+    own = [(one.end is EndReason.SUCCESS, one.score, one.lost) for group in groups for one in group]
+    played = [one for some in processes.gather(own) for one in some]
+    figures: dict[str, Any] = {"fission/rollouts": len(played)}
+    if not played:
+        return figures
+    solved, scores, lost = zip(*played, strict=True)
+    return figures | {
+        "fission/recovered": sum(solved) / len(played),
+        "fission/score": sum(scores) / len(played),
+        "fission/lost": sum(lost),
         "fission/groups": [
             {
                 "group": first + k,

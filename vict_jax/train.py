@@ -237,13 +237,10 @@ def run_update(
     key = fold(job.keys.rollout, update, job)
     with shown:
         sampled = roll_out(job, state.params, update, key, move)
-    seconds |= {f"seconds/{phase}": value for phase, value in sampled.played.seconds.items()}
-    recovered = fission.Recovered(sampled.played, corrections, {})
-    if job.config.fission.branches:
-        shown, move = bar(f"recoveries of update {update}")
-        with shown, stopwatch(seconds, "recover"):
+        with stopwatch(seconds, "recover"):
             recovered = fission.recover(job, state.params, update, key, sampled.played, corrections, move)
     played = recovered.played
+    seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
     with stopwatch(seconds, "gate"):
         if gate.due(job.config.conformance, update):
             verdict = gate.recheck(job, metrics, verdict, played.groups, update)
