@@ -214,6 +214,17 @@ def fresh(args: argparse.Namespace) -> Stored:
 # --- figures --------------------------------------------------------------------------------------
 
 
+def why_not(batch: Stored, name: str) -> str:
+    """Why a method cannot be computed on a batch; empty if it can. ValueError as `credit_method`."""
+    known = batch.has | observations.FIELDS | rubric.FIELDS
+    if unknown := needs([name], batch.options) - known:
+        return (
+            f"credit method {name!r} needs {sorted(unknown)}, which only a run of a method that needs it "
+            f"logs; {batch.title} has none"
+        )
+    return ""
+
+
 def advantages(batch: Stored, methods: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Advantages f32[G, N, T] of each method, from one compiled call.
 
@@ -225,11 +236,8 @@ def advantages(batch: Stored, methods: tuple[str, ...]) -> dict[str, np.ndarray]
     """
     needed = needs(methods, batch.options)
     for name in methods:
-        if unknown := needs([name], batch.options) - batch.has - observations.FIELDS - rubric.FIELDS:
-            raise ValueError(
-                f"credit method {name!r} needs {sorted(unknown)}, which only a run of a method that needs it "
-                f"logs; {batch.title} has none"
-            )
+        if why := why_not(batch, name):
+            raise ValueError(why)
     inputs = observations.add_needed(batch.inputs, batch.observations, needs=needed, options=batch.options)
     inputs = rubric.add_needed(inputs, batch.played, needs=needed, domain=batch.domain)
     outputs, violations = to_host(

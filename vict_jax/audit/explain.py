@@ -66,7 +66,7 @@ def explain(workdir: pathlib.Path, update: int, rollout: str) -> str:
     title = f"update {update}, rollout {g * size + n} ({g}/{n}: group {g}, rollout {n} of {size})"
     if not steps:
         return f"{title}\nno action was taken"
-    touched = {(t, atoms[j]["atom_id"], relation) for t, j, relation in _witnessed(inputs, g, n)}
+    touched = {(t, atoms[j]["atom_id"], relation) for t, j, relation in witnessed(inputs, g, n)}
     touched |= {(edge["step"], edge["atom_id"], edge["relation"]) for edge in edges}
     facts = _facts(steps, atoms, credit["eps_q"])
     return "\n".join([title, *facts, "", _atom_table(atoms), "", _step_table(steps, atoms, sorted(touched))])
@@ -98,7 +98,7 @@ def _rows(columns: Mapping[str, list[Any]], g: int, n: int) -> list[Row]:
     return [{name: values[i] for name, values in columns.items()} for i in chosen]
 
 
-def _witnessed(inputs: CreditInputs, g: int, n: int) -> Iterator[tuple[int, int, str]]:
+def witnessed(inputs: CreditInputs, g: int, n: int) -> Iterator[tuple[int, int, str]]:
     """(step, atom, relation) of every edge of a rollout, credited or not."""
     one = {
         name: jnp.asarray(getattr(inputs, name)[g])

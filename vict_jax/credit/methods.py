@@ -117,6 +117,11 @@ def _alone(method: CreditMethod, options: VictOptions) -> str:
     return method.steps.no_outcome(options) if method.steps is not None else ""
 
 
+def composable(name: str, options: VictOptions) -> bool:
+    """Whether VICT may go on top of a method, a name without a plus sign."""
+    return not _alone({**METHODS, **STEP_METHODS}[name], options)
+
+
 def credit_method(name: str, options: VictOptions) -> CreditMethod:
     """The method of a name.
 
