@@ -52,13 +52,16 @@ def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
     """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130.
 
     Args:
-      main: called with nothing, or with the action. actions: what the first argument may be, if one is needed.
+      main: called with nothing, or with the action.
+      actions: what the first argument may be, if one is needed.
     """
 
     def guarded(argv: Sequence[str]) -> None:
         given, rest = argv[1:2] if actions else [], argv[2:] if actions else argv[1:]
         if actions and (not given or given[0] not in actions):
-            sys.exit(f"error: the first argument must be one of {', '.join(actions)}, not {' '.join(given)!r}")
+            sys.exit(
+                f"error: the first argument must be one of {', '.join(actions)}, not {' '.join(given)!r}"
+            )
         if rest:
             sys.exit(f"error: unknown argument {rest[0]!r}; options are written --name=value")
         # Third-party INFO lines would drown the progress bar; warnings still come through.
