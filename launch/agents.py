@@ -23,38 +23,7 @@ from vict_jax.rollout.collector import Progress
 from vict_jax.rollout.parser import ReplyFormat
 from vict_jax.train import bar
 
-_AGENT = flags.DEFINE_enum(
-    "agent", None, [kind.value for kind in AgentKind], "evaluate by prompting, with this agent"
-)
-_TASKS = flags.DEFINE_integer("tasks", 0, "the first so many tasks of the split; 0 = all")
-_TRIALS = flags.DEFINE_integer("trials", None, "reflexion: attempts at a task; 3 if left out")
-_MEMORY = flags.DEFINE_integer("memory", 3, "reflexion: the newest lessons that are told, at most")
-_REPLY = flags.DEFINE_enum(
-    "reply", None, [one.value for one in ReplyFormat], "format of a reply; the agent's own if left out"
-)
-_HISTORY = flags.DEFINE_integer("history", 0, "past steps that are told; 0 = all")
-_COMMANDS = flags.DEFINE_bool("list_admissible", None, "list the commands that are admissible now")
-_INSTRUCTION = flags.DEFINE_string(
-    "instruction", None, "what is told first, in place of the environment's guide"
-)
-_EXAMPLES = flags.DEFINE_string("examples", None, "a text file, told behind the instruction as it is")
-_MAX_NEW = flags.DEFINE_integer("max_new_tokens", None, "tokens of a reply; 0 with an endpoint: not limited")
-_MAX_CONTEXT = flags.DEFINE_integer("max_context", None, "tokens of a conversation of a model of ours")
-_ENV = flags.DEFINE_string("env", None, "environment: a built-in name or the dotted name of a module")
-_ENV_OPTION = flags.DEFINE_multi_string("env_option", [], "KEY=VALUE, an option of the environment")
-_OUT = flags.DEFINE_string("out", None, "directory of the results; a second start continues there")
-
-_ENDPOINT = flags.DEFINE_string("endpoint", None, "URL of a chat endpoint, up to /chat/completions")
-_NAME = flags.DEFINE_string("endpoint_model", None, "the model to ask there")
-_KEY = flags.DEFINE_string("key_variable", "OPENAI_API_KEY", "environment variable that holds the key")
-_REQUEST = flags.DEFINE_string("request", "{}", "JSON: further fields of a request; null leaves one out")
-_PRICE_PROMPT = flags.DEFINE_float("price_prompt", None, "per million prompt tokens, in any currency")
-_PRICE_COMPLETION = flags.DEFINE_float("price_completion", None, "per million completion tokens")
-_MAX_COST = flags.DEFINE_float("max_cost", None, "stop before a call when this is spent")
-_MAX_CALLS = flags.DEFINE_integer("max_calls", None, "stop after so many calls")
-_TIMEOUT = flags.DEFINE_float("request_timeout", 120.0, "seconds without a byte after which a request fails")
-_RETRIES = flags.DEFINE_integer("retries", 6, "further attempts after a failure that may pass")
-_CACHE = flags.DEFINE_string("cache", "", "folder of answers that are kept; none if left out")
+FLAGS = flags.FLAGS
 
 _OF_ENDPOINT = (
     *("endpoint_model", "key_variable", "request", "price_prompt", "price_completion", "max_cost"),
@@ -64,6 +33,39 @@ _OF_AGENTS = (
     *("tasks", "trials", "memory", "reply", "history", "list_admissible", "instruction", "examples"),
     *("max_new_tokens", "max_context", "env", "env_option", "out", "endpoint", *_OF_ENDPOINT),
 )
+
+
+def define_flags() -> None:
+    """Define the flags of agents, where `launch.evaluate` is the program."""
+    flags.DEFINE_enum(
+        "agent", None, [kind.value for kind in AgentKind], "evaluate by prompting, with this agent"
+    )
+    flags.DEFINE_integer("tasks", 0, "the first so many tasks of the split; 0 = all")
+    flags.DEFINE_integer("trials", None, "reflexion: attempts at a task; 3 if left out")
+    flags.DEFINE_integer("memory", 3, "reflexion: the newest lessons that are told, at most")
+    flags.DEFINE_enum(
+        "reply", None, [one.value for one in ReplyFormat], "format of a reply; the agent's own if left out"
+    )
+    flags.DEFINE_integer("history", 0, "past steps that are told; 0 = all")
+    flags.DEFINE_bool("list_admissible", None, "list the commands that are admissible now")
+    flags.DEFINE_string("instruction", None, "what is told first, in place of the environment's guide")
+    flags.DEFINE_string("examples", None, "a text file, told behind the instruction as it is")
+    flags.DEFINE_integer("max_new_tokens", None, "tokens of a reply; 0 with an endpoint: not limited")
+    flags.DEFINE_integer("max_context", None, "tokens of a conversation of a model of ours")
+    flags.DEFINE_string("env", None, "environment: a built-in name or the dotted name of a module")
+    flags.DEFINE_multi_string("env_option", [], "KEY=VALUE, an option of the environment")
+    flags.DEFINE_string("out", None, "directory of the results; a second start continues there")
+    flags.DEFINE_string("endpoint", None, "URL of a chat endpoint, up to /chat/completions")
+    flags.DEFINE_string("endpoint_model", None, "the model to ask there")
+    flags.DEFINE_string("key_variable", "OPENAI_API_KEY", "environment variable that holds the key")
+    flags.DEFINE_string("request", "{}", "JSON: further fields of a request; null leaves one out")
+    flags.DEFINE_float("price_prompt", None, "per million prompt tokens, in any currency")
+    flags.DEFINE_float("price_completion", None, "per million completion tokens")
+    flags.DEFINE_float("max_cost", None, "stop before a call when this is spent")
+    flags.DEFINE_integer("max_calls", None, "stop after so many calls")
+    flags.DEFINE_float("request_timeout", 120.0, "seconds without a byte after which a request fails")
+    flags.DEFINE_integer("retries", 6, "further attempts after a failure that may pass")
+    flags.DEFINE_string("cache", "", "folder of answers that are kept; none if left out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +82,18 @@ class Common:
 
 def wanted() -> bool:
     """Whether an agent was asked for. Raises ValueError for flags that would have no effect."""
-    if _AGENT.value is None:
+    if FLAGS.agent is None:
         _refuse(_OF_AGENTS, "without --agent")
-    return _AGENT.value is not None
+    return FLAGS.agent is not None
 
 
 def main(common: Common) -> str:
     """Evaluate and return the report."""
-    if (common.workdir is None) == (_ENDPOINT.value is None):
+    if (common.workdir is None) == (FLAGS.endpoint is None):
         raise ValueError("--agent needs either --workdir=DIR, a run or a model directory, or --endpoint=URL")
     asked = _asked(common)
-    if _ENDPOINT.value is not None:
-        evaluate = _with_endpoint(asked, _ENDPOINT.value)
+    if FLAGS.endpoint is not None:
+        evaluate = _with_endpoint(asked, FLAGS.endpoint)
     else:
         evaluate = _with_own(asked, common, pathlib.Path(str(common.workdir)))
     shown, move = bar(f"{asked.kind} agent")
@@ -102,7 +104,7 @@ def main(common: Common) -> str:
 def _with_endpoint(asked: Asked, url: str) -> Callable[[Progress], str]:
     _refuse(("update", "mesh", "max_context"), "with --endpoint")
     config, endpoint = _config(asked), _endpoint(url)
-    budget = Budget(_MAX_COST.value, _MAX_CALLS.value, _prices())
+    budget = Budget(FLAGS.max_cost, FLAGS.max_calls, _prices())
     return functools.partial(
         sources.with_endpoint, asked, config, endpoint, budget, _out(config, asked, endpoint.model)
     )
@@ -116,31 +118,31 @@ def _with_own(asked: Asked, common: Common, folder: pathlib.Path) -> Callable[[P
         return functools.partial(sources.with_model, asked, config, folder, _out(config, asked, folder.name))
     config = cli.on_mesh(read_config(folder, flag="--workdir="), common.mesh)
     _refuse(("env", "env_option"), "with a run, which has its own environment")
-    out = None if _OUT.value is None else pathlib.Path(_OUT.value)
+    out = None if FLAGS.out is None else pathlib.Path(FLAGS.out)
     return functools.partial(sources.with_run, asked, config, folder, common.update, out)
 
 
 def _refuse(names: Sequence[str], why: str) -> None:
     for name in names:
-        if flags.FLAGS[name].present:
+        if FLAGS[name].present:
             raise ValueError(f"--{name} has no effect {why}; leave it out")
 
 
 def _asked(common: Common) -> Asked:
-    examples = "" if _EXAMPLES.value is None else pathlib.Path(_EXAMPLES.value).read_text(encoding="utf-8")
+    examples = "" if FLAGS.examples is None else pathlib.Path(FLAGS.examples).read_text(encoding="utf-8")
     return Asked(
-        kind=_AGENT.value or "",
+        kind=FLAGS.agent or "",
         split=common.split,
-        tasks=_TASKS.value,
-        trials=_TRIALS.value,
-        memory=_MEMORY.value,
-        history=_HISTORY.value,
-        reply=_REPLY.value,
-        instruction=_INSTRUCTION.value,
+        tasks=FLAGS.tasks,
+        trials=FLAGS.trials,
+        memory=FLAGS.memory,
+        history=FLAGS.history,
+        reply=FLAGS.reply,
+        instruction=FLAGS.instruction,
         examples=examples,
-        list_admissible=_COMMANDS.value,
-        max_new_tokens=_MAX_NEW.value,
-        max_context=_MAX_CONTEXT.value,
+        list_admissible=FLAGS.list_admissible,
+        max_new_tokens=FLAGS.max_new_tokens,
+        max_context=FLAGS.max_context,
         temperature=common.temperature,
         batch=common.batch,
     )
@@ -148,29 +150,29 @@ def _asked(common: Common) -> Asked:
 
 def _config(asked: Asked, model: pathlib.Path | None = None) -> RunConfig:
     """The environment of the flags, and the model directory, if there is one."""
-    if _ENV.value is None:
+    if FLAGS.env is None:
         raise ValueError("--env=NAME is needed, the environment to play")
     sections = {} if model is None else sources.model_sections(model)
-    given = read_options("--env_option", _ENV_OPTION.value)
-    return sources.environment_config(_ENV.value, given, asked.split, **sections)
+    given = read_options("--env_option", FLAGS.env_option)
+    return sources.environment_config(FLAGS.env, given, asked.split, **sections)
 
 
 def _endpoint(url: str) -> Endpoint:
-    if not _NAME.value:
+    if not FLAGS.endpoint_model:
         raise ValueError("--endpoint_model=NAME is needed, the model to ask for")
     return Endpoint(
         base_url=url,
-        model=_NAME.value,
-        key_variable=_KEY.value,
-        timeout_s=_TIMEOUT.value,
-        retries=_RETRIES.value,
-        cache_dir=_CACHE.value,
-        request=_REQUEST.value,
+        model=FLAGS.endpoint_model,
+        key_variable=FLAGS.key_variable,
+        timeout_s=FLAGS.request_timeout,
+        retries=FLAGS.retries,
+        cache_dir=FLAGS.cache,
+        request=FLAGS.request,
     )
 
 
 def _prices() -> Prices | None:
-    prompt, completion = _PRICE_PROMPT.value, _PRICE_COMPLETION.value
+    prompt, completion = FLAGS.price_prompt, FLAGS.price_completion
     if prompt is None and completion is None:
         return None
     if prompt is None or completion is None:
@@ -180,4 +182,4 @@ def _prices() -> Prices | None:
 
 def _out(config: RunConfig, asked: Asked, model: str) -> pathlib.Path:
     name = f"{config.env.name}_{config.eval.split}_{asked.kind}_{model}"
-    return pathlib.Path(_OUT.value or f"runs/agents/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}")
+    return pathlib.Path(FLAGS.out or f"runs/agents/{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}")

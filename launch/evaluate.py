@@ -27,41 +27,47 @@ from vict_jax.metrics import read_config, write_json
 from vict_jax.run_state import load_params
 from vict_jax.train import bar
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run; with --agent also of a model")
-_SPLIT = flags.DEFINE_string("split", None, "split; that of the run's validation if left out")
-_UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
-_TEMPERATURE = flags.DEFINE_float("temperature", None, "0 = greedy; that of the run's validation if left out")
-_MESH = flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
-_BATCH = flags.DEFINE_integer("batch", None, "tasks in play at once; does not change the result")
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Define the flags of this command, where it is the program: several define the same names."""
+    flags.DEFINE_string("workdir", None, "directory of a run; with --agent also of a model")
+    flags.DEFINE_string("split", None, "split; that of the run's validation if left out")
+    flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
+    flags.DEFINE_float("temperature", None, "0 = greedy; that of the run's validation if left out")
+    flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
+    flags.DEFINE_integer("batch", None, "tasks in play at once; does not change the result")
+    agents.define_flags()
 
 
 def main() -> None:
     """Evaluate, print the table, write the JSON."""
     if agents.wanted():
         common = agents.Common(
-            workdir=_WORKDIR.value,
-            split=_SPLIT.value,
-            update=_UPDATE.value,
-            temperature=_TEMPERATURE.value,
-            mesh=_MESH.value,
-            batch=_BATCH.value,
+            workdir=FLAGS.workdir,
+            split=FLAGS.split,
+            update=FLAGS.update,
+            temperature=FLAGS.temperature,
+            mesh=FLAGS.mesh,
+            batch=FLAGS.batch,
         )
         print(agents.main(common))
         return
-    if _WORKDIR.value is None:
+    if FLAGS.workdir is None:
         raise ValueError("--workdir=DIR is needed, the directory of a run")
-    workdir = pathlib.Path(_WORKDIR.value)
-    config = cli.on_mesh(read_config(workdir, flag="--workdir="), _MESH.value)
+    workdir = pathlib.Path(FLAGS.workdir)
+    config = cli.on_mesh(read_config(workdir, flag="--workdir="), FLAGS.mesh)
     saved = config.eval
     options = EvalOptions(
-        split=saved.split if _SPLIT.value is None else _SPLIT.value,
+        split=saved.split if FLAGS.split is None else FLAGS.split,
         tasks=0,
-        batch=saved.batch if _BATCH.value is None else _BATCH.value,
-        temperature=saved.temperature if _TEMPERATURE.value is None else _TEMPERATURE.value,
+        batch=saved.batch if FLAGS.batch is None else FLAGS.batch,
+        temperature=saved.temperature if FLAGS.temperature is None else FLAGS.temperature,
     )
     config = dataclasses.replace(config, eval=options)
     with open_job(config, workdir) as job:
-        update, params = load_params(job, workdir, _UPDATE.value)
+        update, params = load_params(job, workdir, FLAGS.update)
         shown, move = bar(f"{options.split} after update {update}")
         with shown:
             result = evaluate(job, params, progress=move)
@@ -74,4 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    define_flags()
     cli.run(main)

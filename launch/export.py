@@ -20,12 +20,17 @@ from vict_jax.metrics import read_config
 from vict_jax.models import hf, lora, peft
 from vict_jax.run_state import load_params
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
-_OUT = flags.DEFINE_string("out", None, "directory to write")
-_UPDATE = flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
-_ADAPTERS = flags.DEFINE_bool("adapters", False, "only the LoRA adapters, in PEFT's format")
-_MESH = flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
-_DTYPE = flags.DEFINE_enum("dtype", None, list(hf.DTYPES), "precision of the weights; as trained if left out")
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Define the flags of this command, where it is the program: several define the same names."""
+    flags.DEFINE_string("workdir", None, "directory of a run")
+    flags.DEFINE_string("out", None, "directory to write")
+    flags.DEFINE_integer("update", None, "which checkpoint; the newest if left out, 0 = warm start")
+    flags.DEFINE_bool("adapters", False, "only the LoRA adapters, in PEFT's format")
+    flags.DEFINE_list("mesh", None, "data,fsdp,tensor; the mesh of the run if left out")
+    flags.DEFINE_enum("dtype", None, list(hf.DTYPES), "precision of the weights; as trained if left out")
 
 
 def export_model(job: Job, params: nnx.State, folder: pathlib.Path, dtype: str | None) -> None:
@@ -46,31 +51,32 @@ def export_model(job: Job, params: nnx.State, folder: pathlib.Path, dtype: str |
 
 def main() -> None:
     """Restore the checkpoint and write the directory."""
-    if _WORKDIR.value is None or _OUT.value is None:
+    if FLAGS.workdir is None or FLAGS.out is None:
         raise ValueError("--workdir=DIR (of a run) and --out=DIR (to write) are needed")
-    workdir, folder = pathlib.Path(_WORKDIR.value), pathlib.Path(_OUT.value)
-    config = cli.on_mesh(read_config(workdir, flag="--workdir="), _MESH.value)
-    if _ADAPTERS.value and not config.model.lora_rank:
+    workdir, folder = pathlib.Path(FLAGS.workdir), pathlib.Path(FLAGS.out)
+    config = cli.on_mesh(read_config(workdir, flag="--workdir="), FLAGS.mesh)
+    if FLAGS.adapters and not config.model.lora_rank:
         raise ValueError(f"--adapters: the run in {workdir} has none (model.lora_rank=0); leave the flag out")
-    if _ADAPTERS.value and not config.model.path:
+    if FLAGS.adapters and not config.model.path:
         raise ValueError(
             f"--adapters: the run in {workdir} began without a checkpoint (model.path is empty), so nobody "
             "else has the weights that its adapters belong to; leave the flag out"
         )
-    if _ADAPTERS.value and _DTYPE.value:
+    if FLAGS.adapters and FLAGS.dtype:
         raise ValueError(
-            f"--dtype={_DTYPE.value}: adapters are written in float32; leave it or --adapters out"
+            f"--dtype={FLAGS.dtype}: adapters are written in float32; leave it or --adapters out"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--out={folder} exists and is not an empty directory; name another one")
     with open_job(config, workdir) as job:
-        update, params = load_params(job, workdir, _UPDATE.value)
-        if _ADAPTERS.value:
+        update, params = load_params(job, workdir, FLAGS.update)
+        if FLAGS.adapters:
             peft.save(folder, job.model, params, base_model=config.model.path)
         else:
-            export_model(job, params, folder, _DTYPE.value)
-    print(f"written to {folder}: {'adapters' if _ADAPTERS.value else 'model'} after update {update}")
+            export_model(job, params, folder, FLAGS.dtype)
+    print(f"written to {folder}: {'adapters' if FLAGS.adapters else 'model'} after update {update}")
 
 
 if __name__ == "__main__":
+    define_flags()
     cli.run(main)

@@ -8,16 +8,14 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 from flax import nnx
 
 from launch import cli, export
 from tests.run.small import small_config
 from vict_jax import run_state, train
-from vict_jax.config import RunConfig, default_config, from_config_dict, to_plain
+from vict_jax.config import RunConfig, default_config, from_config_dict
 from vict_jax.job import open_job
-from vict_jax.metrics import RunError, write_json
+from vict_jax.metrics import RunError
 from vict_jax.models import hf
 
 
@@ -136,16 +134,3 @@ def test_a_run_is_exported_from_another_mesh() -> None:
     config = from_config_dict(small_config())
     assert cli.on_mesh(config, None) == config
     assert cli.on_mesh(config, ["1", "-1", "2"]).mesh.shape(8) == (1, 4, 2)
-
-
-def test_adapters_of_a_model_that_nobody_has_are_not_exported(tmp_path: pathlib.Path) -> None:
-    config = small_config().unlock()
-    config.model.lora_rank = 2
-    write_json(tmp_path / "config.json", to_plain(from_config_dict(config)))
-    flags.FLAGS.mark_as_parsed()
-    with (
-        flagsaver.flagsaver(workdir=str(tmp_path), out=str(tmp_path / "out"), adapters=True),
-        pytest.raises(ValueError, match="began without a checkpoint"),
-    ):
-        export.main()
-    assert not (tmp_path / "out").exists()
