@@ -12,7 +12,7 @@ import markupsafe
 
 from vict_jax.metrics import write_atomically
 from vict_jax.pages.render import asset, environment, render
-from vict_jax.report import diagnostics, findings, headline, phases, plots, success
+from vict_jax.report import diagnostics, findings, headline, phases, plots, success, task_types
 from vict_jax.report.groups import Group, grouped
 from vict_jax.report.read import Record, read
 from vict_jax.report.what_ran import differing, members, what_ran
@@ -64,7 +64,8 @@ def report(records: Sequence[Record]) -> str:
         several=len(records) > 1,
         pictures=plots.available(),
         sentences=headline.sentences(groups),
-        warnings=[(record, findings.warnings(record)) for record in records],
+        seeds=any(len(group.records) > 1 for group in groups),
+        warnings=findings.shared(records),
         problem=findings.PROBLEM,
         graded=success.is_graded(groups),
         **_sections(groups),
@@ -82,41 +83,45 @@ def _title(groups: Sequence[Group]) -> str:
 
 def _sections(groups: Sequence[Group]) -> dict[str, Any]:
     """Figures and tables of every section."""
-    drawer = _Drawer(groups)
+    drawer = _Drawer()
     stacks = [one for group in groups if (one := phases.stack(group)) is not None]
     return {
-        "success": drawer.lines(success.figures(groups)),
+        "success": drawer.figures(success.figures(groups), legend=len(groups) > 1),
         "overview": success.overview(groups),
         "evaluations": success.evaluations(groups),
-        "per_type": success.per_type(groups),
+        "per_type": task_types.per_type(groups),
         "separate": success.separate(groups),
-        "credit": drawer.lines(diagnostics.credit_figures(groups)),
+        "credit": drawer.figures(diagnostics.credit_figures(groups)),
         "credit_table": diagnostics.credit_table(groups),
         "causes": diagnostics.cause_table(groups),
-        "phase_figures": drawer.stacks(stacks),
+        "phase_figures": drawer.figures(stacks, legend=True),
         "phase_tables": [(group, phases.table(group)) for group in groups if phases.curves(group)],
-        "learning": drawer.lines(diagnostics.learning_figures(groups)),
-        "rollouts": drawer.lines(diagnostics.rollout_figures(groups)),
+        "learning": drawer.figures(diagnostics.learning_figures(groups)),
+        "rollouts": drawer.figures(diagnostics.rollout_figures(groups)),
+        "legends": drawer.legends(groups, 3),
         "rollout_table": diagnostics.rollout_table(groups),
     }
 
 
 class _Drawer:
-    """Draws figures under names that are unique in the page."""
+    """Draws figures under names that are unique in the page; without matplotlib it draws none."""
 
-    def __init__(self, groups: Sequence[Group]):
+    def __init__(self) -> None:
         self._number = 0
-        self._legend = len(groups) > 1
 
-    def lines(self, figures: Sequence[plots.Figure]) -> list[Drawn]:
-        return [self._draw(figure, legend=self._legend) for figure in figures]
+    def figures(self, some: Sequence[plots.Figure | plots.Stack], *, legend: bool = False) -> list[Drawn]:
+        return [Drawn(one.title, self._draw(one, legend), one.words) for one in some]
 
-    def stacks(self, figures: Sequence[plots.Stack]) -> list[Drawn]:
-        return [self._draw(figure, legend=True) for figure in figures]
+    def legends(self, groups: Sequence[Group], count: int) -> list[markupsafe.Markup | None]:
+        """The same legend for `count` sections; None where there is one group only."""
+        labels = [group.label for group in groups]
+        if len(groups) == 1 or not plots.available():
+            return [None] * count
+        return [plots.legend(labels, name=self._name()) for _ in range(count)]
 
-    def _draw(self, figure: plots.Figure | plots.Stack, *, legend: bool) -> Drawn:
+    def _draw(self, one: plots.Figure | plots.Stack, legend: bool) -> markupsafe.Markup | None:
+        return plots.draw(one, name=self._name(), legend=legend) if plots.available() else None
+
+    def _name(self) -> str:
         self._number += 1
-        picture = (
-            plots.draw(figure, name=f"figure{self._number}", legend=legend) if plots.available() else None
-        )
-        return Drawn(figure.title, picture, figure.words)
+        return f"figure{self._number}"

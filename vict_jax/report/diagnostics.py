@@ -110,40 +110,40 @@ def _figure(
 
 
 def credit_table(groups: Sequence[Group]) -> Table:
-    """Every credit figure: mean over all updates, over the first and last quarter, and the paper's range."""
-    head = ["figure", "meaning", "first quarter", "last quarter", "all updates", "paper", "beside the paper"]
+    """Every credit figure: means over updates and runs, and where that of all updates lies beside the paper's.
+
+    Of a single group over the first and last quarter, too.
+    """
+    listed = [(name, what, "train", name) for name, what, _ in (*_STEADY[:2], *CREDIT, *_STEADY[2:])]
+    listed.insert(2, ("mutation_conformance", "F = V on edits and mutations", "conformance", "mutation"))
+    alone = len(groups) == 1
+    quarters = ["first quarter", "last quarter"] if alone else []
+    titles = ["all updates", "beside it"] if alone else [t for g in groups for t in (g.letter, "beside it")]
     rows: list[list[Cell]] = []
-    for name, what, _ in (*_STEADY[:2], *CREDIT[:-1], *_STEADY[2:], CREDIT[-1]):
-        rows += _rows(groups, "train", name, name, what)
-    rows += _rows(groups, "conformance", "mutation", "mutation_conformance", "F = V on edits and mutations")
-    if len(groups) > 1:
-        return Table(["runs", *head], rows, "lllrrrrl")
-    return Table(head, [row[1:] for row in rows], "llrrrrl")
-
-
-def _rows(groups: Sequence[Group], kind: str, key: str, name: str, what: str) -> list[list[Cell]]:
-    """A figure's row of each group that has it."""
-    found: list[list[Cell]] = []
-    for group in groups:
-        runs = [one for record in group.records if (one := points(record.of_kind(kind), key))]
-        if not runs:
+    for name, what, kind, key in listed:
+        means = [_means(group, kind, key) for group in groups]
+        if not any(means):
             continue
-        first, last, mean = (
-            float(np.mean([part(run) for run in runs])) for part in (_first_quarter, last_quarter, _all)
-        )
         span = PAPER.get(name)
-        paper = NONE if span is None else " to ".join(show(name, bound) for bound in span)
-        found.append(
-            [
-                group.letter,
-                name,
-                what,
-                *(show(name, v) for v in (first, last, mean)),
-                paper,
-                _mark(name, mean),
-            ]
-        )
-    return found
+        row: list[Cell] = [name, what, NONE if span is None else " to ".join(show(name, x) for x in span)]
+        if alone and means[0] is not None:
+            row += [show(name, value) for value in means[0][:2]]
+        for found in means:
+            row += [NONE, ""] if found is None else [show(name, found[2]), _mark(name, found[2])]
+        rows.append(row)
+    head = ["figure", "meaning", "paper", *quarters, *titles]
+    return Table(head, rows, "llr" + "r" * len(quarters) + "rl" * len(groups))
+
+
+def _means(group: Group, kind: str, key: str) -> tuple[float, float, float] | None:
+    """Means of a figure over the first quarter, the last quarter and all updates, and over the runs."""
+    runs = [one for record in group.records if (one := points(record.of_kind(kind), key))]
+    if not runs:
+        return None
+    first, last, every = (
+        float(np.mean([part(run) for run in runs])) for part in (_first_quarter, last_quarter, _all)
+    )
+    return first, last, every
 
 
 def _mark(name: str, value: float) -> Cell:

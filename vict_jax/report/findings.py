@@ -51,8 +51,8 @@ _RATES = (
         ("count/truncated",),
         "count/steps",
         0.01,
-        "Raise rollout.max_new_tokens (now {rollout.max_new_tokens}); a reply that is cut off rarely holds an "
-        "action.",
+        "Raise rollout.max_new_tokens (now {rollout.max_new_tokens}); a reply that is cut off rarely holds "
+        "an action.",
     ),
     _Rate(
         "Rollouts end because the context is full",
@@ -105,6 +105,29 @@ def warnings(record: Record) -> list[Warned]:
         *_fallen(record),
     ]
     return sorted(found, key=lambda one: one.level != PROBLEM)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A warning of one or several runs: each run's directory with its own text, and what to do."""
+
+    level: str
+    title: str
+    runs: Sequence[tuple[str, str]]
+    next: str
+
+
+def shared(records: Sequence[Record]) -> list[Shared]:
+    """The warnings of all runs, those of one title together, problems first."""
+    found: dict[tuple[str, str], list[tuple[str, Warned]]] = {}
+    for record in records:
+        for one in warnings(record):
+            found.setdefault((one.level, one.title), []).append((str(record.path), one))
+    merged = [
+        Shared(level, title, [(path, one.text) for path, one in some], some[0][1].next)
+        for (level, title), some in found.items()
+    ]
+    return sorted(merged, key=lambda one: one.level != PROBLEM)
 
 
 def _told(record: Record, text: str) -> str:
@@ -254,12 +277,12 @@ def _dead_groups(record: Record) -> Iterator[Warned]:
         yield Warned(
             LOOK,
             "Dead groups",
-            f"In the last quarter {percent(last_quarter(run))} of the groups have rollouts of one score only, "
-            f"and teach nothing; at {percent(success)} success most tasks are {kind} for the policy.",
+            f"In the last quarter {percent(last_quarter(run))} of the groups have rollouts of one score "
+            f"only, and teach nothing; at {percent(success)} success most tasks are {kind} for the policy.",
             _told(
                 record,
-                "Replace them (train.resample_groups, now {train.resample_groups}), take other tasks, or sample "
-                "more rollouts of each (train.rollouts, now {train.rollouts}).",
+                "Replace them (train.resample_groups, now {train.resample_groups}), take other tasks, or "
+                "sample more rollouts of each (train.rollouts, now {train.rollouts}).",
             ),
         )
 
@@ -309,7 +332,9 @@ def _policy(record: Record) -> Iterator[Warned]:
             f"below {KL_BEHAVIOUR}).",
             f"Lower {rate}, or raise ppo.kl_coefficient.",
         )
-    if moved and clipped and not any(clipped.values()) and max(moved.values()) < 1e-7:
+    # With one optimizer step an update both are measured before anything has moved.
+    steps = max(points(rows, "optimizer_steps").values(), default=0.0)
+    if moved and clipped and steps > 1 and not any(clipped.values()) and max(moved.values()) < 1e-7:
         yield Warned(
             LOOK,
             "The policy does not move",

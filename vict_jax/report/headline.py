@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vict_jax.report import phases, success
+from vict_jax.report import phases, success, task_types
 from vict_jax.report.diagnostics import cause_shares
 from vict_jax.report.groups import Curve, Group, curve
 from vict_jax.report.tables import chance, percent
@@ -17,20 +17,17 @@ _ENOUGH = 8
 
 def sentences(groups: Sequence[Group]) -> list[str]:
     """A few sentences on each group, and on how they compare."""
-    found = list(_comparison(groups))
-    for group in groups:
-        before = f"{group.letter}: " if group.letter else ""
-        found += [before + text for text in _of_group(group)]
-    return found
+    if len(groups) == 1:
+        one = groups[0]
+        return [*_course(one), *_types(one), *_credit(one), *_time(one)]
+    return [*_comparison(groups), *(f"{group.letter}: {' '.join(_course(group))}" for group in groups)]
 
 
-def _of_group(group: Group) -> Iterator[str]:
+def _course(group: Group) -> Iterator[str]:
+    """How far it is, and how it went."""
     yield _progress(group)
     yield from _validation(group)
     yield from _direction(group)
-    yield from _types(group)
-    yield from _credit(group)
-    yield from _time(group)
 
 
 def _progress(group: Group) -> str:
@@ -42,8 +39,8 @@ def _progress(group: Group) -> str:
     if planned[0] is None:
         return f"{_range(done)} updates are there; how many were planned is not known."
     return (
-        f"{_range(done)} of {planned[0]} updates are there{_seeds(group)}: it is still running or was stopped. "
-        "The command that started it continues it."
+        f"{_range(done)} of {planned[0]} updates are there{_seeds(group)}: it is still running or was "
+        "stopped. The command that started it continues it."
     )
 
 
@@ -72,8 +69,8 @@ def _validation(group: Group) -> Iterator[str]:
         return
     gain = f"{100 * (after - before):+.1f} points"
     yield (
-        f"Validation success went from {percent(before)} (update {start}) to {percent(after)} (update {end}), "
-        f"{gain}; {_certainty(group, start, end)}."
+        f"Validation success went from {percent(before)} (update {start}) to {percent(after)} (update "
+        f"{end}), {gain}; {_certainty(group, start, end)}."
     )
     kept = [record for record in group.records if top in record.checkpoints]
     whose = "whose checkpoint is kept" if len(kept) == len(group.records) else "whose checkpoint is not kept"
@@ -130,7 +127,7 @@ def direction(values: Curve) -> tuple[float, float] | None:
 
 def _types(group: Group) -> Iterator[str]:
     """The task types at the two ends."""
-    shares = success.last_per_type(group)
+    shares = task_types.last_per_type(group)
     if len(shares) < 2:
         return
     worst, top = min(shares, key=lambda kind: shares[kind]), max(shares, key=lambda kind: shares[kind])
@@ -153,8 +150,8 @@ def _credit(group: Group) -> Iterator[str]:
         f"; the commonest reason not to: {first} ({percent(causes[first])} of the rollouts)" if first else ""
     )
     yield (
-        f"Credit method {method or 'unknown'} corrected {percent(float(trigger.values.mean()))} of the rollouts "
-        f"and {percent(float(sparsity.values.mean()))} of the actions{why}."
+        f"Credit method {method or 'unknown'} corrected {percent(float(trigger.values.mean()))} of the "
+        f"rollouts and {percent(float(sparsity.values.mean()))} of the actions{why}."
     )
 
 
@@ -173,9 +170,9 @@ def _comparison(groups: Sequence[Group]) -> Iterator[str]:
     curves = {group.letter: curve(group, "eval", "success") for group in groups}
     if len(groups) < 2 or not all(curves.values()):
         return
-    shared = sorted(set.intersection(*(set(one.updates.tolist()) for one in curves.values())))
+    shared = sorted(set.intersection(*(set(one.updates.tolist()) for one in curves.values())) - {0})
     if not shared:
-        yield "The runs have no validation at the same update, so they cannot be compared at one."
+        yield "The runs have no validation after the same update, so success cannot be compared at one."
         return
     at, end = {}, shared[-1]
     for group in groups:

@@ -145,12 +145,44 @@ def draw(figure: Figure | Stack, *, name: str, legend: bool) -> markupsafe.Marku
         axis.set_axisbelow(True)
         if legend:
             _legend(axis, beside=wide)
-        sink = io.StringIO()
-        with warnings.catch_warnings():
-            # It measures texts with a font that lacks some scripts; the browser that shows them has others.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            canvas.savefig(sink, format="svg", transparent=True)
-    return _inline(sink.getvalue(), f"{figure.title}. {figure.words}", name)
+        return _saved(canvas, f"{figure.title}. {figure.words}", name)
+
+
+def _saved(canvas: Any, words: str, name: str) -> markupsafe.Markup:
+    sink = io.StringIO()
+    with warnings.catch_warnings():
+        # It measures texts with a font that lacks some scripts; the browser that shows them has others.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        canvas.savefig(sink, format="svg", transparent=True)
+    return _inline(sink.getvalue(), words, name)
+
+
+def _look(style: int) -> dict[str, Any]:
+    """How the line of a group is drawn."""
+    return {
+        "color": _COLOURS[style % len(_COLOURS)],
+        "linestyle": _STYLES[style % len(_STYLES)],
+        "marker": _MARKERS[style % len(_MARKERS)],
+        "markersize": 4,
+        "linewidth": 1.6,
+    }
+
+
+def legend(labels: Sequence[str], *, name: str) -> markupsafe.Markup:
+    """A strip with the colour, line style and marker of each group, for figures without a legend."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
+
+    with matplotlib.rc_context(_SETTINGS):
+        columns = 2
+        canvas = Canvas(figsize=(_WIDE[0], 0.1 + 0.22 * -(-len(labels) // columns)))
+        FigureCanvasSVG(canvas)
+        handles = [Line2D([], [], **_look(style)) for style in range(len(labels))]
+        shown = [visible(label) for label in labels]
+        canvas.legend(handles, shown, loc="center left", ncols=columns, frameon=False, handlelength=3.6)
+        return _saved(canvas, f"Legend: {', '.join(labels)}", name)
 
 
 def _legend(axis: Any, *, beside: bool) -> None:
@@ -195,16 +227,8 @@ def _line(axis: Any, line: Line) -> None:
             axis.plot(updates, values, color=colour, linewidth=0.6, alpha=0.45)
     if spread is not None:
         axis.fill_between(updates, mean - spread, mean + spread, color=colour, alpha=0.16, linewidth=0)
-    axis.plot(
-        *(updates, mean),
-        color=colour,
-        linestyle=_STYLES[line.style % len(_STYLES)],
-        marker=_MARKERS[line.style % len(_MARKERS)],
-        markevery=1 if line.marked else max(1, len(updates) // 6),
-        markersize=4,
-        linewidth=1.6,
-        label=visible(line.label),
-    )
+    every = 1 if line.marked else max(1, len(updates) // 6)
+    axis.plot(updates, mean, markevery=every, label=visible(line.label), **_look(line.style))
     if line.error is not None:
         axis.errorbar(updates, mean, yerr=line.error, fmt="none", ecolor=colour, elinewidth=0.8)
 

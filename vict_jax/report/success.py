@@ -1,15 +1,15 @@
-"""How well it goes: curves of success on train and validation, and the table per task type."""
+"""How well it goes: curves of success on train and validation, and the evaluations behind them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from vict_jax.report.groups import Curve, Group, curve
 from vict_jax.report.plots import Figure, Line
-from vict_jax.report.read import Record, Row
+from vict_jax.report.read import Record
 from vict_jax.report.tables import NONE, Cell, Table, chance, number, percent, points
 
 _CURVES = (
@@ -147,87 +147,6 @@ def evaluations(groups: Sequence[Group]) -> Table:
                     ]
                 )
     return Table(head, rows, "lrrrrrrr")
-
-
-def per_type(groups: Sequence[Group]) -> Table | None:
-    """Success per task type at the first and last evaluation (of a single group at the best one, too).
-
-    Tasks of several seeds are counted together. None without any evaluation.
-    """
-    graded = is_graded(groups)
-    columns: dict[str, Mapping[str, tuple[int, int, float]]] = {}
-    ends: list[tuple[str, str]] = []
-    for group in groups:
-        found = best(group)
-        if found is None:
-            continue
-        names: dict[int, list[str]] = {}
-        for name, update in (("first", found.first[0]), ("best", found.best[0]), ("last", found.last[0])):
-            if name != "best" or len(groups) == 1:
-                names.setdefault(update, []).append(name)
-        titles = {u: f"{group.letter} {' and '.join(some)}, update {u}".strip() for u, some in names.items()}
-        columns |= {title: _counts(group, update) for update, title in titles.items()}
-        ends.append((titles[found.first[0]], titles[found.last[0]]))
-    kinds = sorted({kind for column in columns.values() for kind in column})
-    if not kinds:
-        return None
-    rows = [_type_row(kind, [kind], columns, ends, graded) for kind in kinds]
-    rows.append(_type_row("all", kinds, columns, ends, graded))
-    change = [f"{group.letter} change, points".strip() for group in groups if best(group) is not None]
-    return Table(["task type", *columns, *change], rows, "l" + "r" * (len(columns) + len(ends)), total=True)
-
-
-def _counts(group: Group, update: int) -> dict[str, tuple[int, int, float]]:
-    """Task type -> solved, tasks and the sum of scores, at an evaluation, over the runs of a group."""
-    sums: dict[str, tuple[int, int, float]] = {}
-    for record in group.records:
-        for row in record.of_kind("eval"):
-            if row["update"] == update:
-                for kind, counted in _row_counts(row).items():
-                    before = sums.get(kind, (0, 0, 0.0))
-                    sums[kind] = (before[0] + counted[0], before[1] + counted[1], before[2] + counted[2])
-    return sums
-
-
-def last_per_type(group: Group) -> dict[str, float]:
-    """Task type -> share solved at the last evaluation that all runs of a group have."""
-    found = best(group)
-    counts = {} if found is None else _counts(group, found.last[0])
-    return {kind: solved / tasks for kind, (solved, tasks, _) in counts.items()}
-
-
-def _row_counts(row: Row) -> dict[str, tuple[int, int, float]]:
-    scores = row.get("score_per_type", {})
-    return {
-        kind: (solved, tasks, scores.get(kind, solved / tasks) * tasks)
-        for kind, (solved, tasks) in row.get("per_type", {}).items()
-        if tasks
-    }
-
-
-def _type_row(
-    title: str,
-    kinds: Sequence[str],
-    columns: Mapping[str, Mapping[str, tuple[int, int, float]]],
-    ends: Sequence[tuple[str, str]],
-    graded: bool,
-) -> list[Cell]:
-    sums = {name: [column[kind] for kind in kinds if kind in column] for name, column in columns.items()}
-    shares = {name: _share(some) for name, some in sums.items()}
-    cells: list[Cell] = [title]
-    for name, some in sums.items():
-        solved, tasks = sum(one[0] for one in some), sum(one[1] for one in some)
-        score = f", score {sum(one[2] for one in some) / tasks:.3f}" if graded and tasks else ""
-        cells.append(f"{percent(shares[name])} ({solved}/{tasks}){score}" if tasks else NONE)
-    for first, last in ends:
-        before, after = shares[first], shares[last]
-        cells.append(NONE if before is None or after is None else points(after - before))
-    return cells
-
-
-def _share(some: Sequence[tuple[int, int, float]]) -> float | None:
-    tasks = sum(one[1] for one in some)
-    return sum(one[0] for one in some) / tasks if tasks else None
 
 
 def separate(groups: Sequence[Group]) -> Table | None:
