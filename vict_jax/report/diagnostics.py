@@ -110,7 +110,7 @@ def _figure(
 
 
 def credit_table(groups: Sequence[Group]) -> Table:
-    """Every credit figure: means over updates and runs, and where that of all updates lies beside the paper's.
+    """Every credit figure: means over updates and runs, and whether that lies in the paper's range.
 
     Of a single group over the first and last quarter, too.
     """
