@@ -49,6 +49,7 @@ from vict_jax.metrics import (
     write_json,
 )
 from vict_jax.packing import pack_sequences
+from vict_jax.report.build import write_report
 from vict_jax.resampling import Sampled, roll_out
 from vict_jax.rollout.collector import Collected, Progress, demonstrations
 from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
@@ -377,7 +378,7 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
 
 
 def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:
-    """Write `summary.json` and the picture, print the table, and return the summary."""
+    """Write `summary.json`, the picture and the report, print the table, and return the summary."""
     rows = [row for row in read_metrics(workdir) if row["kind"] == "eval"]
     before, after = rows[0], rows[-1]
     content = summary.result(
@@ -392,7 +393,9 @@ def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dic
         f"in {seconds / 60:.1f} minutes"
     )
     picture = summary.draw_curves(workdir)
+    report = write_report([workdir])
     print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/" + (", curves.png" if picture else ""))
+    print(f"what ran, how it went and what to look at first: {report}")
     if picture is None:
         print("(no curves.png: matplotlib is not installed, `pip install vict_jax[plots]`)")
     return content
