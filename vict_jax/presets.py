@@ -32,6 +32,8 @@ _PLAIN: Mapping[str, Any] = {
     "ppo.count_dead_groups": True,
     "train.resample_groups": 0,
     "fission.branches": 0,
+    "fission.recoveries": 2,
+    "fission.order": "lifo",
     "reward.overlong_buffer": 0,
 }
 

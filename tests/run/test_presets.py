@@ -61,6 +61,8 @@ def test_presets_say_what_they_are() -> None:
     assert (credit["dr_grpo"][:13], "constant, no KL" in loss["dr_grpo"]) == ("dr_grpo: base", True)
     assert "PPO clip 0.2/0.28 of the token ratio, token_mean, no KL" in loss["dapo"]
     assert "replaced, up to 4 an update" in header.resampling(told["dapo"])
+    assert (credit["fission"], loss["fission"]) == (credit["grpo"], loss["grpo"])
+    assert "4 recoveries from each of 1 errors, lifo" in header.fission(told["fission"])
     assert "clip 0.0003/0.0004 of the sequence ratio" in loss["gspo"]
     assert "KL in the reward" in loss["rloo"]
     assert "less KL k1 x 0.01 of each token" in header.reward(told["reinforce_pp"])
@@ -79,7 +81,7 @@ def test_a_preset_leaves_nothing_of_another_behind() -> None:
             preset(other, before)
         preset(config, name)
         preset(other, name)
-        for key in ("ppo", "train"):
+        for key in ("ppo", "train", "fission"):
             same = {k: v for k, v in other[key].items() if k not in ("value_coefficient", "value_clip")}
             assert {k: config[key][k] for k in same} == same, name
         assert (config.credit.method, config.reward.overlong_buffer) == (
