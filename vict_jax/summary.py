@@ -1,13 +1,9 @@
-"""What a run shows at its end: the table of success per task type and the picture of the curves."""
+"""What a run shows at its end: the table of success per task type."""
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from vict_jax.metrics import read_metrics
 
 
 def evaluation_table(split: str, evaluations: Mapping[str, Mapping[str, Any]]) -> str:
@@ -87,51 +83,6 @@ def success_rate(column: Mapping[str, tuple[int, int]]) -> float:
     """Share of solved tasks over all task types; 0 for no task."""
     solved, tasks = _total(column)
     return solved / tasks if tasks else 0.0
-
-
-# Panels of the picture: title, metrics row kind, names in the row.
-_PANELS: tuple[tuple[str, Sequence[tuple[str, str]]], ...] = (
-    ("success", (("eval", "success"), ("train", "success"))),
-    ("credit", (("train", "trigger"), ("train", "sparsity"), ("train", "proof_coverage"))),
-    ("lambda and clip", (("train", "lambda"), ("train", "clip"))),
-    ("steps of a rollout", (("train", "steps_mean"),)),
-)
-
-
-def draw_curves(workdir: pathlib.Path) -> pathlib.Path | None:
-    """Draw `curves.png` from `metrics.jsonl`; None, with nothing drawn, if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = read_metrics(workdir)
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
-    for axis, (title, series) in zip(axes.flat, _PANELS, strict=True):
-        for kind, name in series:
-            points = [
-                (row["update"], row[name])
-                for row in rows
-                if row["kind"] == kind and row.get(name) is not None
-            ]
-            if points:
-                axis.plot(
-                    *zip(*points, strict=True),
-                    label=f"{kind}: {name}",
-                    marker="o" if kind == "eval" else None,
-                )
-        axis.set(title=title, xlabel="update")
-        axis.grid(alpha=0.3)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend()
-    axes.flat[0].set_ylim(0, 1)
-    figure.suptitle(workdir.name)
-    path = workdir / "curves.png"
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
 
 
 def result(before: Mapping[str, Any], after: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -378,7 +378,7 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
 
 
 def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:
-    """Write `summary.json`, the picture and the report, print the table, and return the summary."""
+    """Write `summary.json` and the report, print the table, and return the summary."""
     rows = [row for row in read_metrics(workdir) if row["kind"] == "eval"]
     before, after = rows[0], rows[-1]
     content = summary.result(
@@ -392,10 +392,6 @@ def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dic
         f"gain {content['gain_points']:+.1f} points, {scores}, with {config.credit.method} "
         f"in {seconds / 60:.1f} minutes"
     )
-    picture = summary.draw_curves(workdir)
     report = write_report([workdir])
-    print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/" + (", curves.png" if picture else ""))
-    print(f"what ran, how it went and what to look at first: {report}")
-    if picture is None:
-        print("(no curves.png: matplotlib is not installed, `pip install vict_jax[plots]`)")
+    print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/, {report.name} (what to look at first)")
     return content
