@@ -393,5 +393,5 @@ def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dic
         f"in {seconds / 60:.1f} minutes"
     )
     report = write_report([workdir])
-    print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/, {report.name} (what to look at first)")
+    print(f"written to {workdir}: metrics.jsonl, summary.json, proofs/; look at {report.name} first")
     return content
