@@ -139,7 +139,8 @@ def draw(figure: Figure | Stack, *, name: str, legend: bool) -> markupsafe.Marku
         else:
             _lines(axis, figure)
         axis.set_xlabel("update", labelpad=2)
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+        axis.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color=_GRID, linewidth=0.7)
         axis.set_axisbelow(True)
