@@ -16,6 +16,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -128,8 +129,8 @@ class VerifierRecord:
       scope: bool[T, M], the atoms it finalises; all False where `commits` is.
       params: aggregator parameters, a flat dict of arrays whose axes of length M are named in
         `Domain.atom_params`.
-      eta: tolerance of |F - V|; 0 for a Boolean verifier.
-      score: V, the environment's own terminal score.
+      eta: tolerance of |F - V|, finite and not below 0; 0 for a Boolean verifier.
+      score: V, the environment's own terminal score, finite.
     """
 
     atoms: tuple[Atom, ...]
@@ -151,6 +152,11 @@ class VerifierRecord:
                 raise ValueError(f"VerifierRecord.{name} has shape {actual}, expected {shape}")
         if len(self.evidence) != steps + 1 or any(len(row) != variables for row in self.evidence):
             raise ValueError(f"VerifierRecord.evidence must be {steps + 1} rows of {variables} texts")
+        if not (math.isfinite(self.score) and math.isfinite(self.eta) and self.eta >= 0):
+            raise ValueError(
+                f"VerifierRecord.score={self.score} and eta={self.eta} are not allowed: both must be finite, "
+                "and eta not below 0"
+            )
         known = {variable.id for variable in self.variables}
         for atom in self.atoms:
             missing = set(atom.variables) - known

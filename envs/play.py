@@ -38,7 +38,7 @@ class Played:
 
 
 class EnvFailedError(Exception):
-    """The environment in a slot of a pool failed; the slot is empty until its next reset."""
+    """The environment failed and lost its episode; a slot of a pool is empty until its next reset."""
 
 
 class PoolEnv:
@@ -94,8 +94,13 @@ def play_task(
 
 
 def play_mutations(domain: Domain, options: Any, env: Env, task: Task) -> Iterator[Played]:
-    """The domain's own mutations of a task."""
-    for name, actions in domain.mutations(options, task).items():
+    """The domain's own mutations of a task; one lost episode if making them raises `EnvFailedError`."""
+    try:
+        mutations = domain.mutations(options, task)
+    except EnvFailedError as error:
+        yield Played(task, MUTATED, "", (), None, str(error))
+        return
+    for name, actions in mutations.items():
         yield play_actions(env, task, MUTATED, name, actions)
 
 

@@ -120,7 +120,9 @@ class EnvPool:
             raise ValueError(f"domain.make of {domain.name!r} is defined in __main__; move it into a module")
         self._timeout_s, self._grace_s, self._start_s = timeout_s, grace_s, start_s
         self._max_replacements = max_replacements
-        self._setup = Setup(domain.make, options, timeout_s if workers else None, close_s=grace_s / 2)
+        self._setup = Setup(
+            domain.make, options, timeout_s if workers else None, close_s=grace_s / 2, name=domain.name
+        )
         self._episodes: dict[int, _Episode] = {}
         self._lost: dict[int, Fault] = {}
         self._closed = False

@@ -82,12 +82,14 @@ class Setup:
       options: passed on as it is.
       timeout_s: seconds one call into the environment may take; None for no limit.
       close_s: seconds its `close` may take after it failed.
+      name: of the environment, for messages.
     """
 
     make: Callable[[Any], Env]
     options: Any
     timeout_s: float | None
     close_s: float
+    name: str
 
 
 class _OutOfTime(BaseException):
@@ -116,18 +118,18 @@ def _last_lines(error: BaseException) -> str:
     return "\n".join(lines[-TRACEBACK_LINES:])
 
 
-def guarded(call: Callable[[], Any], seconds: float | None) -> tuple[bytes, bool]:
+def guarded(call: Callable[[], Any], seconds: float | None, what: str) -> tuple[bytes, bool]:
     """Run user code: the pickled result and True, or a pickled `Fault` and False.
 
-    A result that cannot be pickled is a fault too.
+    A result that cannot be pickled is a fault too. `what` ends the message of a fault: what was called.
     """
     try:
         with _alarm(seconds):
             return pickle.dumps(call(), pickle.HIGHEST_PROTOCOL), True
     except _OutOfTime as error:
-        fault = Fault(FaultKind.TIMEOUT, f"no answer within {seconds} s\n{_last_lines(error)}")
+        fault = Fault(FaultKind.TIMEOUT, f"no answer within {seconds} s\n{_last_lines(error)}\n{what}")
     except Exception as error:  # noqa: BLE001  whatever user code raises ends its rollout, not the run
-        fault = Fault(FaultKind.ERROR, _last_lines(error))
+        fault = Fault(FaultKind.ERROR, f"{_last_lines(error)}\n{what}")
     return pickle.dumps(fault, pickle.HIGHEST_PROTOCOL), False
 
 
@@ -137,16 +139,26 @@ class SlotHost:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._envs: dict[int, Env] = {}
+        self._tasks: dict[int, str] = {}
 
     def answer(self, request: Request) -> bytes:
         """The pickled answer to `request`: a value or a `Fault`; after a fault the slot is empty."""
         seconds = self._setup.timeout_s
         if seconds is not None and request.op is Op.RESTORE:
             seconds *= 1 + len(request.argument.calls)
-        reply, succeeded = guarded(lambda: self._call(request), seconds)
+        what = self._called(request)
+        reply, succeeded = guarded(lambda: self._call(request), seconds, what)
         if not succeeded:
             self._discard(request.slot)
         return reply
+
+    def _called(self, request: Request) -> str:
+        """What a request calls, in words."""
+        if request.op in (Op.RESET, Op.RESTORE):
+            task = request.argument if request.op is Op.RESET else request.argument.task
+            self._tasks[request.slot] = task.id
+        task_id = self._tasks[request.slot]
+        return f"in {request.op.value} of environment {self._setup.name!r}, task {task_id!r}"
 
     def close(self) -> None:
         """Close every environment that is left."""
@@ -178,7 +190,7 @@ class SlotHost:
         env = self._envs.pop(slot, None)
         if env is None:
             return
-        reply, succeeded = guarded(env.close, self._setup.close_s)
+        reply, succeeded = guarded(env.close, self._setup.close_s, "in close")
         if not succeeded:
             print(f"envs.pool: close() of slot {slot} failed: {pickle.loads(reply).message}", file=sys.stderr)
 

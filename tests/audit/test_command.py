@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.audit.failing import FIRST, SECOND
 from tests.audit.logged import log_run, make_config
 from vict_jax.audit import __main__ as command
 from vict_jax.audit import environment
@@ -117,6 +119,46 @@ def test_fresh_rollouts_of_an_environment(tmp_path, capsys):
     assert report["figures"]["mutation_conformance"]["value"] == 1.0
     assert report["interventions"]["rollouts"] == 2
     assert report["interventions"]["skipped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        (
+            "step",
+            rf"task '{FIRST}': after 2 steps step\(.*\) raises KeyError: 'step was planted' \(failing.py:",
+        ),
+        ("reset", rf"after 0 steps reset\('{FIRST}'\) raises KeyError: 'reset was planted'"),
+        ("score", rf"task '{FIRST}': after \d+ steps record\(\) raises .*VerifierRecord.score=nan"),
+        ("mutations", rf"mutated rollout of task '{FIRST}': mutations\(options, task\) raises KeyError"),
+    ],
+)
+def test_an_environment_that_raises_loses_rollouts_and_the_report_goes_on(fails, message, tmp_path, capsys):
+    out = tmp_path / "report.json"
+    arguments = "--env tests.audit.failing --split train --tasks 2 --plays 1 --option max_steps=20"
+    assert command.main([*arguments.split(), "--option", f"fails={fails}", "--json", str(out)]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(rf"^LOST .*{message}", printed, re.MULTILINE), printed
+    assert "aggregator: conforms" in printed
+    report = json.loads(out.read_text())["conformance"]["train"]
+    assert not report["conforming"]
+    assert report["total"]["rollouts"] == report["total"]["agree"] > 0
+    assert {lost["task"] for lost in report["lost"]} == ({FIRST, SECOND} if fails == "mutations" else {FIRST})
+
+
+def test_an_environment_that_always_raises_gets_its_report_too(tmp_path, capsys):
+    out = tmp_path / "report.json"
+    arguments = "--env tests.audit.failing --split train --tasks 2 --plays 1 --option everywhere=True"
+    more = ["--option", "fails=step", "--rollouts", "8", "--json", str(out)]
+    assert command.main([*arguments.split(), *more]) == 1
+    printed = capsys.readouterr().out
+    assert "LOST   ... and" in printed
+    assert re.search(
+        rf"FAILED no credit of .* of train: task '{FIRST}', after 2 steps: step\(.*KeyError", printed
+    )
+    report = json.loads(out.read_text())
+    assert report["conformance"]["train"]["lost"]
+    assert "step was planted" in report["no_credit"]
 
 
 def test_corrections_without_a_proof_fail_the_audit(monkeypatch, capsys):

@@ -15,6 +15,7 @@ import pytest
 from envs.base import StepResult
 from envs.pool import EnvPool
 from envs.worker import Fault, FaultKind
+from tests.audit import failing
 from tests.envs import toy_env
 from tests.envs.toy_env import DOMAIN, ToyOptions
 
@@ -263,3 +264,15 @@ def test_slots_are_checked():
             pool.reset({-1: TASKS[0]})
         with pytest.raises(ValueError, match="slot 5 has no running episode"):
             pool.expert([5])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_score_that_is_no_number_is_refused_by_task_and_environment(workers):
+    options = failing.Options(fails="score")
+    task = failing.DOMAIN.tasks(options, "train")[0]
+    with EnvPool(failing.DOMAIN, options, workers=workers, timeout_s=20.0) as pool:
+        pool.reset({0: task})
+        answer = pool.record([0])[0]
+    assert answer.kind is FaultKind.ERROR
+    assert "VerifierRecord.score=nan and eta=0.0 are not allowed: both must be finite" in answer.message
+    assert answer.message.endswith(f"in record of environment 'failing', task {task.id!r}")

@@ -18,6 +18,7 @@ from vict_jax.batching import EndReason, credit_inputs
 from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
 from vict_jax.packing import token_rows
+from vict_jax.rollout import episode
 from vict_jax.rollout.collector import collect, demonstrations, open_session, sampling_shapes
 from vict_jax.rollout.episode import spread_record
 from vict_jax.rollout.options import RolloutOptions
@@ -263,7 +264,11 @@ def test_a_failing_environment_loses_its_rollout_only(action, end):
     assert (~inputs.rollout_mask).sum() == 1
 
 
-def test_a_reset_that_fails_loses_its_rollouts_only():
+def test_a_reset_that_fails_loses_its_rollouts_only(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        episode.logging, "log_first_n", lambda level, text, most, *values: told.append(text % values)
+    )
     toy = dataclasses.replace(TOY, unlucky=True)
     tasks = [DOMAIN.tasks(toy, "train")[i] for i in (13, 1)]
     result, _ = run(toy=toy, tasks=tasks, rollouts=2)
@@ -275,6 +280,10 @@ def test_a_reset_that_fails_loses_its_rollouts_only():
     ]
     assert result.groups[0][0].actions == ()
     assert "unlucky" in result.marks[0][0].fault
+    assert len(told) == 2
+    assert told[0].startswith(f"a rollout of task {tasks[0].id!r} is lost (env_error): ")
+    assert "seed 13 is unlucky" in told[0]
+    assert f"in reset of environment {DOMAIN.name!r}" in told[0]
 
 
 def test_a_context_that_is_full_ends_the_rollout_and_is_kept():

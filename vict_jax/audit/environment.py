@@ -19,10 +19,12 @@ from envs.play import EDITED, MUTATED
 from envs.verdict import Verdict
 from vict_jax.audit import figures
 from vict_jax.audit.cores import compare_cores
+from vict_jax.audit.findings import UserCodeError
 from vict_jax.audit.fresh import noisy_groups
 from vict_jax.audit.further import further
 from vict_jax.audit.interventions import Play
 from vict_jax.audit.source import Batch, Setting, credit
+from vict_jax.audit.watch import LosableEnv, losing_mutations
 from vict_jax.batching import Rollout, credit_inputs
 from vict_jax.config import build
 from vict_jax.credit.options import VictOptions
@@ -30,6 +32,8 @@ from vict_jax.gate import conforming_groups
 from vict_jax.metrics import write_json
 from vict_jax.types import CreditOutput
 
+# Lost rollouts that are printed; the rest is counted, and all are in the JSON.
+_SHOWN = 3
 _NO_UPDATE = {"credit_share": "no update"}
 
 
@@ -94,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
     passed = all(report.conforming for report in reports.values())
     result: dict[str, Any] = {"conformance": {split: r.to_json() for split, r in reports.items()}}
     if args.rollouts:
-        sound, figures_json = _audit_credit(args, domain, options, splits[0], reports[splits[0]])
+        sound, figures_json = _credit_or_reason(args, domain, options, splits[0], reports[splits[0]])
         passed, result = passed and sound, result | figures_json
     if args.json is not None:
         write_json(args.json, result)
@@ -104,22 +108,40 @@ def main(args: argparse.Namespace) -> int:
 def _check_split(args: argparse.Namespace, domain: Domain, options: Any, split: str) -> conformance.Report:
     """Check a split and print its table."""
     tasks = list(itertools.islice(domain.tasks(options, split), args.tasks))
+    env = LosableEnv(domain, options)
     with tqdm.tqdm(total=len(tasks), desc=split, unit="task", disable=None) as bar:
         report = conformance.check(
-            domain,
+            losing_mutations(domain),
             options,
             tasks,
             rollouts=args.plays,
             seed=args.seed,
             progress=lambda done: bar.update(done - bar.n),
+            env=env,
         )
+    env.close()
     title = f"{args.env} ({about})" if (about := domain.about(options)) else args.env
     print(f"{title} {split}: {len(tasks)} tasks\n{report.table()}")
     for name, count in conformance.failures_by_name(report).items():
         print(f"FAILED {count:6} {name}")
+    for played in report.lost[:_SHOWN]:
+        print(f"LOST   {played.kind} rollout of task {played.task.id!r}: {played.lost}")
+    if len(report.lost) > _SHOWN:
+        print(f"LOST   ... and {len(report.lost) - _SHOWN} more")
     print(f"families to mask: {', '.join(report.masked_families()) or 'none'}")
     print(f"aggregator: {'FAILS' if report.aggregator_fails else 'conforms'}\n")
     return report
+
+
+def _credit_or_reason(
+    args: argparse.Namespace, domain: Domain, options: Any, split: str, report: conformance.Report
+) -> tuple[bool, dict[str, Any]]:
+    """`_audit_credit`, or why there is none: the environment raised in a rollout."""
+    try:
+        return _audit_credit(args, domain, options, split, report)
+    except UserCodeError as error:
+        print(f"FAILED no credit of fresh rollouts of {split}: {error}")
+        return False, {"no_credit": str(error)}
 
 
 def _audit_credit(

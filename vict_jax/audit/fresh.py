@@ -10,6 +10,7 @@ import numpy as np
 
 from envs.base import Domain, Observation, Task
 from envs.play import RANDOM, play
+from vict_jax.audit.findings import UserCodeError, call
 from vict_jax.audit.watch import WatchedEnv
 from vict_jax.batching import EndReason, Rollout
 
@@ -34,7 +35,7 @@ def noisy_groups(
     Raises:
       UserCodeError: the environment raised.
     """
-    env = WatchedEnv(domain.make(options))
+    env = WatchedEnv(call("make(options)", domain.make, options))
     groups = []
     try:
         for task in tasks:
@@ -54,7 +55,10 @@ def _rollout(domain: Domain, options: Any, env: WatchedEnv, task: Task, rng: ran
             return None
         return _noise(domain, seen, rng) if rng.random() < share else env.expert_action()
 
-    played = play(env, task, RANDOM, f"{share:.2f}", act)
+    try:
+        played = play(env, task, RANDOM, f"{share:.2f}", act)
+    except UserCodeError as error:
+        raise UserCodeError(f"task {task.id!r}, after {len(env.valid)} steps: {error}") from error
     record, steps = played.record, len(played.actions)
     assert record is not None  # only a pool loses episodes
     ended = EndReason.STEP_CAP if steps >= most else EndReason.FAILURE

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 
 from envs.base import Observation, StepResult, Task, VerifierRecord
 from envs.worker import Fault, FaultKind
@@ -17,6 +18,9 @@ from vict_jax.rollout.parser import ParsedReply
 FULL_SCORE = 1.0
 # What follows a reply that the environment does not see.
 NOTHING_HAPPENS = "Nothing happens."
+
+# Lost rollouts that are told one by one; the metrics count them all.
+_WARNINGS = 5
 
 _FAULT_END = {FaultKind.ERROR: EndReason.ENV_ERROR, FaultKind.TIMEOUT: EndReason.ENV_TIMEOUT}
 
@@ -107,8 +111,16 @@ class Episode:
         return self.end in _FAULT_END.values()
 
     def lose(self, fault: Fault) -> None:
-        """End it because its environment failed."""
+        """End it because its environment failed, with a warning for the first few of a process."""
         self.over, self.end, self.fault = True, _FAULT_END[fault.kind], fault.message
+        logging.log_first_n(
+            logging.WARNING,
+            "a rollout of task %r is lost (%s): %s",
+            _WARNINGS,
+            self.task.id,
+            fault.kind.value,
+            fault.message,
+        )
 
     def reply(self, action: str, parsed: ParsedReply, *, truncated: bool, ids: Sequence[int]) -> None:
         """Take down a reply with these ids."""
