@@ -100,7 +100,7 @@ class Report:
             "aggregator_fails": bool(verdict.failing_types),
             "failing_types": list(verdict.failing_types),
             "findings": [finding.to_json() for finding in verdict.findings],
-            "failures": [dataclasses.asdict(r) for r in self.rollouts if not r.agrees or r.faults],
+            "failures": [r.to_json() for r in self.rollouts if not r.agrees or r.faults],
             "lost": [{**dataclasses.asdict(p), "task": p.task.id} for p in self.lost],
         }
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ class Rollout:
       task: id of the task; type: its type.
       kind: one of `expert`, `random`, `edited`, `mutated`, `policy`; name: what was done, may be empty.
       actions: the actions played.
-      score, rebuilt: V and F(z_T).
+      score, rebuilt: V and F(z_T); an aggregator that is wrong may give no number (NaN), which agrees with
+        nothing.
       eta: tolerance of their difference.
       blamed: families that explain a mismatch, each alone.
       faults: what is wrong with the record itself.
@@ -61,12 +63,18 @@ class Rollout:
         """F agrees with V, or would if the atoms of one of `families` held otherwise."""
         return self.agrees or any(family in families for family in self.blamed)
 
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON types, in which there is no NaN: a `rebuilt` that is no finite number is null."""
+        rebuilt = self.rebuilt if math.isfinite(self.rebuilt) else None
+        return {**dataclasses.asdict(self), "rebuilt": rebuilt}
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Rollout:
-        """The rollout whose `dataclasses.asdict` went through JSON."""
+        """The rollout that `to_json` wrote."""
         faults = tuple(Fault(**fault) for fault in values["faults"])
         tuples = {name: tuple(values[name]) for name in ("actions", "blamed")}
-        return cls(**{**values, **tuples, "faults": faults})
+        rebuilt = math.nan if values["rebuilt"] is None else values["rebuilt"]
+        return cls(**{**values, **tuples, "rebuilt": rebuilt, "faults": faults})
 
 
 class Kind(enum.Enum):
@@ -118,7 +126,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
-        return {**dataclasses.asdict(self), "kind": self.kind.value}
+        return {**dataclasses.asdict(self), "kind": self.kind.value, "example": self.example.to_json()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Finding:

@@ -12,7 +12,7 @@ from envs import conformance
 from envs.alfworld import domain, verifier
 from envs.alfworld.domain import DOMAIN, AlfworldEnv, AlfworldOptions
 from envs.base import Atom, ScoreRole, Status, Variable, VerifierRecord
-from envs.verdict import Kind
+from envs.verdict import Finding, Kind
 from tests.envs import toy_env
 from vict_jax.audit import __main__ as audit
 
@@ -265,3 +265,22 @@ def test_audit_command_fails_with_the_domain(monkeypatch, capsys):
         audit.main(["--env", "alfworld", "--option", "num_tran=4"])
     with pytest.raises(ValueError, match="must look like KEY=VALUE"):
         audit.main(["--env", "alfworld", "--option", "num_train"])
+
+
+@pytest.mark.parametrize("changes", [{"score": float("nan")}, {"score": float("inf")}, {"eta": -0.1}])
+def test_a_record_has_a_score_and_a_tolerance_that_are_numbers(changes):
+    [(name, value)] = changes.items()
+    with pytest.raises(ValueError, match=rf"{name}={value} .*are not allowed|VerifierRecord.{name}={value}"):
+        _record(**changes)
+
+
+def test_an_aggregator_without_a_number_agrees_with_nothing_and_is_written_as_null():
+    nan = dataclasses.replace(DOMAIN, aggregate=lambda satisfied, params: float("nan"))
+    task = DOMAIN.tasks(AlfworldOptions(num_train=1), "train")[0]
+    rollout = conformance.judge(nan, _record(), task, "random")
+    assert not rollout.agrees
+    report = conformance.Report("nan", (rollout,))
+    written = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert [failure["rebuilt"] for failure in written["failures"]] == [None]
+    [finding] = written["findings"]
+    assert np.isnan(Finding.from_json(finding).example.rebuilt)
