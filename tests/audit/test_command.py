@@ -13,7 +13,7 @@ import pytest
 from tests.audit.failing import FIRST, SECOND
 from tests.audit.logged import log_run, make_config
 from vict_jax.audit import __main__ as command
-from vict_jax.audit import environment
+from vict_jax.audit import benchmarks, environment, figures
 from vict_jax.audit.run import choose, corrected_plays
 from vict_jax.metrics import RunError
 
@@ -202,3 +202,27 @@ def test_too_few_tasks_and_unknown_credit_options_are_refused():
         command.main([*few.split(), "--rollouts", "16"])
     with pytest.raises(ValueError, match=r"unknown config key 'credit\.centre'; did you mean 'center'"):
         command.main([*few.split(), "--rollouts", "8", "--credit", "centre=mean"])
+
+
+def test_benchmarks_stand_side_by_side_beside_the_paper(tmp_path, capsys, monkeypatch):
+    chosen = {name: benchmarks.BENCHMARKS[name] for name in ("ALFWorld", "search QA")}
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", chosen)
+    out = tmp_path / "all.json"
+    arguments = ["--benchmarks", "--tasks", "2", "--plays", "1", "--rollouts", "16", "--json"]
+    assert command.main([*arguments, str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    header = next(i for i, text in enumerate(lines) if text.startswith("here (paper)"))
+    rows = {text.split()[0]: text for text in lines[header + 1 :]}
+    assert lines[header].split("  ")[-1] == "meaning"
+    report = json.loads(out.read_text())
+    assert list(report) == list(chosen)
+    for figure, paper in chosen["ALFWorld"].paper.items():
+        ours = report["ALFWorld"]["figures"][figure]["value"]
+        assert f"{figures.show(figure, ours)} ({figures.show(figure, paper)})" in rows[figure]
+        other = report["search QA"]["figures"][figure]["value"]
+        assert f"{figures.show(figure, other)}  " in rows[figure]
+
+
+def test_data_of_no_benchmark_are_refused():
+    with pytest.raises(ValueError, match="--data 'shop' is not one of the environments"):
+        command.main(["--benchmarks", "--data", "shop=here"])

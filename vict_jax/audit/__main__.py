@@ -1,6 +1,7 @@
 """Audits: does a verifier interface conform, what did credit do with its records, and does it replay.
 
     python -m vict_jax.audit --env NAME [--rollouts N] [...]     conformance, then credit on fresh rollouts
+    python -m vict_jax.audit --benchmarks --rollouts N [...]     the same for all of ours, beside the paper
     python -m vict_jax.audit --check my_env.py                   what its author wants to know; no model
     python -m vict_jax.audit --workdir DIR [--updates A:B] [...]  replay of a run's log, and its figures
     python -m vict_jax.audit --explain DIR --update U --rollout R one logged rollout, step by step
@@ -17,13 +18,14 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from vict_jax.audit import check, environment, explain, further, run
+from vict_jax.audit import benchmarks, check, environment, explain, further, run
 from vict_jax.audit.findings import UserCodeError
 from vict_jax.metrics import RunError
 
 # Each command is chosen by its own argument and gives the exit code.
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "env": environment.main,
+    "benchmarks": benchmarks.main,
     "check": check.main,
     "workdir": run.main,
     "explain": explain.main,
@@ -34,6 +36,7 @@ _FURTHER = {"controls", "sweep", "interventions"}
 _OF_CREDIT = {*_FURTHER, "credit", "group_size"}
 _READS = {
     "env": {*_PLAYED, *_OF_CREDIT, "rollouts"},
+    "benchmarks": {"data", "tasks", "plays", "seed", "json", "credit", "group_size", "rollouts"},
     "check": _PLAYED,
     "workdir": {*_FURTHER, "updates", "seed", "json"},
     "explain": {"update", "rollout", "json"},
@@ -45,12 +48,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m vict_jax.audit", description=__doc__.split("\n", 1)[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--env", metavar="NAME", help="check an environment's verifier interface")
+    what.add_argument(
+        "--benchmarks",
+        action="store_true",
+        default=None,
+        help="check all benchmarks, beside the paper's figures",
+    )
     what.add_argument("--check", metavar="ENV", help="check an environment of your own: a file or a module")
     what.add_argument("--workdir", type=pathlib.Path, help="replay the proof log of a run")
     what.add_argument("--explain", type=pathlib.Path, metavar="DIR", help="show one rollout of a run's log")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="where to write the report")
     parser.add_argument("--seed", type=int, default=0, help="of everything random in an audit")
-    for part in (environment, run, explain, further):
+    for part in (environment, benchmarks, run, explain, further):
         part.add_arguments(parser)
     args = parser.parse_args(argv)
     for part in (environment, explain, further):
@@ -71,7 +80,7 @@ def _refuse_unread(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         flag = f"--{name.replace('_', '-')}"
         if name not in _READS[command]:
             parser.error(f"{flag} has no effect with --{command}; leave it out")
-        if command == "env" and name in _OF_CREDIT and not args.rollouts:
+        if command in ("env", "benchmarks") and name in _OF_CREDIT and not args.rollouts:
             parser.error(f"{flag} has no effect without --rollouts N: no credit is computed")
 
 

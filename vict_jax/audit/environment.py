@@ -52,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--option", action="append", default=[], metavar="KEY=VALUE", help="environment option"
     )
     group.add_argument(
-        "--rollouts", type=int, default=0, metavar="N", help="with --env: rollouts to compute credit for"
+        "--rollouts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --env and --benchmarks: rollouts to compute credit for",
     )
     group.add_argument("--group-size", type=int, default=8, metavar="N", help="rollouts of one task")
     group.add_argument(
@@ -90,8 +94,26 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       ValueError: an option is wrong, or there are too few tasks.
     """
-    domain, options_class = environment(args.env)
     values = read_options("--option", args.option) | ({"data_dir": args.data_dir} if args.data_dir else {})
+    passed, result = audit(args, args.env, values)
+    if args.json is not None:
+        write_json(args.json, result)
+    return 0 if passed else 1
+
+
+def audit(args: argparse.Namespace, name: str, values: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Audit one environment and print what comes out.
+
+    Args:
+      name: of the environment. values: its options.
+
+    Returns:
+      Whether nothing failed that must not, and all figures as JSON values.
+
+    Raises:
+      ValueError: an option is wrong, or there are too few tasks.
+    """
+    domain, options_class = environment(name)
     options: Any = build(options_class, values, "env.")
     splits = args.split or domain.splits
     reports = {split: _check_split(args, domain, options, split) for split in splits}
@@ -100,9 +122,7 @@ def main(args: argparse.Namespace) -> int:
     if args.rollouts:
         sound, figures_json = _credit_or_reason(args, domain, options, splits[0], reports[splits[0]])
         passed, result = passed and sound, result | figures_json
-    if args.json is not None:
-        write_json(args.json, result)
-    return 0 if passed else 1
+    return passed, result
 
 
 def _check_split(args: argparse.Namespace, domain: Domain, options: Any, split: str) -> conformance.Report:
@@ -120,7 +140,7 @@ def _check_split(args: argparse.Namespace, domain: Domain, options: Any, split: 
             env=env,
         )
     env.close()
-    title = f"{args.env} ({about})" if (about := domain.about(options)) else args.env
+    title = f"{domain.name} ({about})" if (about := domain.about(options)) else domain.name
     print(f"{title} {split}: {len(tasks)} tasks\n{report.table()}")
     for name, count in conformance.failures_by_name(report).items():
         print(f"FAILED {count:6} {name}")
