@@ -59,7 +59,7 @@ def share(items: Sequence[T], *, host: int, hosts: int) -> Sequence[T]:
     """The piece of `items` that `host` of `hosts` takes; it may be empty.
 
     The pieces of all hosts are disjoint and, one after the other, are `items`; their lengths differ by at
-    most 1, and `largest_share` is the length of the first.
+    most 1, and none is longer than the first.
 
     Raises:
       ValueError: there is no such host.
@@ -69,17 +69,6 @@ def share(items: Sequence[T], *, host: int, hosts: int) -> Sequence[T]:
     size, more = divmod(len(items), hosts)
     begin = host * size + min(host, more)
     return items[begin : begin + size + (host < more)]
-
-
-def largest_share(total: int, *, hosts: int) -> int:
-    """Length of the longest piece that `share` gives of `total` items: the length to pad all of them to.
-
-    Raises:
-      ValueError: `hosts` is below 1.
-    """
-    if hosts < 1:
-        raise ValueError(f"hosts={hosts} is not allowed: 1 or more")
-    return -(-total // hosts)
 
 
 def task_digest(tasks: Iterable[Task]) -> dict[str, Any]:
