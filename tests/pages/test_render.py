@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import pathlib
 import re
 
 import jinja2
@@ -32,6 +33,14 @@ def test_text_comes_back_as_text():
     assert html.unescape(shown[1]) == visible(NASTY)
     assert "<script" not in text
     assert text.encode("utf-8")  # no lone surrogate is left
+
+
+def test_what_is_not_a_string_is_made_one_first():
+    assert "<p>[&#39;&lt;\\x1b&#39;] 3 None</p>" in page(
+        "<p>{{ a }} {{ b }} {{ c }}</p>", a=["<\x1b"], b=3, c=None
+    )
+    path = pathlib.PurePosixPath("a\x1b<b>")
+    assert r"<p>a\x1b&lt;b&gt;</p>" in page("<p>{{ path }}</p>", path=path)
 
 
 def test_a_title_is_escaped():

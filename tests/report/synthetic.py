@@ -12,12 +12,12 @@ import numpy as np
 from tests.run.small import small_config
 from vict_jax.config import from_config_dict, to_plain
 from vict_jax.credit.diagnostics import Cause
-from vict_jax.report.groups import Group
-from vict_jax.report.read import Record, read
 
 UPDATES, EVERY, TASKS = 24, 6, 40
 KINDS = ("clean", "heat")
-TEXT = "<script>alert('x')</script><img src=x onerror=alert(1)> & \"q\" $x^2$ \x1b[31mred\x1b[0m \u202e \ud800"
+TEXT = (
+    "<script>alert('x')</script><img src=x onerror=alert(1)> & \"q\" $x^2$ \x1b[31mred\x1b[0m \u202e \ud800"
+)
 
 Row = dict[str, Any]
 
@@ -108,10 +108,3 @@ def change(workdir: pathlib.Path, kind: str, **values: Any) -> pathlib.Path:
     changed = [row | named if row["kind"] == kind else row for row in some]
     path.write_text("".join(json.dumps(row) + "\n" for row in changed))
     return workdir
-
-
-
-
-def alone(workdir: pathlib.Path) -> Group:
-    """The run as the only group."""
-    return Group("", "run", [read(workdir)])

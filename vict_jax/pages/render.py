@@ -30,10 +30,8 @@ def visible(text: str) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """What a template prints: plain strings made visible; markup, numbers and the rest as they are."""
-    if isinstance(value, str) and not isinstance(value, markupsafe.Markup):
-        return visible(value)
-    return value
+    """What a template prints: markup as it is, anything else (a path, say) as visible text."""
+    return value if isinstance(value, markupsafe.Markup) else visible(str(value))
 
 
 def environment(package: str) -> jinja2.Environment:
