@@ -5,22 +5,24 @@ attribute of a product is in its title or one of its bullet points. The attribut
 for are in the text that the search reads (title and first bullet point), but for one product in ten, where
 the last of them is in a later bullet point only.
 
-Ids are a noun and a number (`tea12`), lower-case, so that a list and a click name a product by the same text,
-and a small model can copy it. A range price comes from options of different prices, as in the original.
+Ids are the beginnings of brand and noun with a number (`tar-tea-3`), lower-case, so that a list and a click
+name a product by the same text. Each part has few values, so that a small model can learn to copy it. A range
+price comes from options of different prices, as in the original.
 """
 
 from __future__ import annotations
 
+import collections
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envs.webshop import wares
 from envs.webshop.raw import RawData
 
-_CODE = 7  # letters of an id, which has at most ten characters
-MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), 999 * len(wares.KINDS)
+_CODE, _MOST_OF_ONE = 3, 99  # an id has at most ten characters: twice three letters and two digits
+MIN_PRODUCTS, MAX_PRODUCTS = len(wares.KINDS), _MOST_OF_ONE * len(wares.KINDS) * len(wares.BRANDS)
 LONG_TITLES = 0.3
 MOST_ASKED = 3  # attributes of a synthetic goal
 _RANGE_PRICES = 0.3  # of products with options
@@ -60,8 +62,8 @@ def generate(
         raise ValueError(f"title_attributes={title_attributes} must be from 1 to {MOST_ASKED}")
     rng = random.Random(f"webshop/{products}/{seed}")
     made = [
-        _product(wares.KINDS[i % len(wares.KINDS)], asin, rng, long_titles, title_attributes)
-        for i, asin in enumerate(_asins(products, rng))
+        _product(kind, brand, asin, rng, long_titles, title_attributes)
+        for kind, brand, asin in _named(products, rng)
     ]
     rng.shuffle(made)
     return RawData(
@@ -72,21 +74,31 @@ def generate(
     )
 
 
-def _asins(products: int, rng: random.Random) -> list[str]:
-    """An id for each product, the kinds taking turns."""
-    codes = [re.sub(r"\W", "", kind.nouns[-1]).lower()[:_CODE] for kind in wares.KINDS]
-    of_each = -(-products // len(codes))
-    numbers = [rng.sample(range(1, of_each + 1), of_each) for _ in codes]
-    turns = (divmod(i, len(codes)) for i in range(products))
-    return [f"{codes[kind]}{numbers[kind][turn]}" for turn, kind in turns]
+def _named(products: int, rng: random.Random) -> Iterator[tuple[wares.Kind, str, str]]:
+    """Kind, brand and id of each product; the kinds take turns, and those of a kind are by brands in turn."""
+    of_each = -(-products // len(wares.KINDS))
+    brands = [[wares.BRANDS[i % len(wares.BRANDS)] for i in range(of_each)] for _ in wares.KINDS]
+    for of_kind in brands:
+        rng.shuffle(of_kind)
+    counts: collections.Counter[str] = collections.Counter()
+    for i in range(products):
+        turn, which = divmod(i, len(wares.KINDS))
+        kind, brand = wares.KINDS[which], brands[which][turn]
+        code = f"{_code(brand)}-{_code(kind.nouns[-1])}"
+        counts[code] += 1
+        yield kind, brand, f"{code}-{counts[code]}"
+
+
+def _code(word: str) -> str:
+    return re.sub(r"\W", "", word).lower()[:_CODE]
 
 
 def _product(
-    kind: wares.Kind, asin: str, rng: random.Random, long_titles: float, title_attributes: int
+    kind: wares.Kind, brand: str, asin: str, rng: random.Random, long_titles: float, title_attributes: int
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], list[str]]:
     """A product, its attributes and synthetic instruction, what people ask for, the nouns of its title."""
     attributes = rng.sample(kind.attributes, rng.randint(3, 5))
-    brand, place = rng.choice(wares.BRANDS), rng.choice(wares.PLACES)
+    place = rng.choice(wares.PLACES)
     title, nouns = _title(kind, brand, attributes[:title_attributes], rng, long_titles)
     options = {name: _values(name, values, rng) for name, values in kind.groups}
     pricing, extra = _pricing(kind, options, rng)

@@ -84,7 +84,7 @@ def results(options: Options, split: str, count: int) -> tuple[float, float, flo
 @pytest.mark.parametrize("kind", ["synthetic", "human"])
 def test_it_buys_what_is_asked_for_in_the_generated_shop(kind) -> None:
     won, possible, score = results(Options(goals=kind), "valid", 150)
-    assert won >= possible - 0.03
+    assert won >= possible - 0.05
     assert score > 0.98
 
 

@@ -85,7 +85,7 @@ def test_few_goals_cannot_be_reached_and_all_can_with_the_corrected_score(produc
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"products": 29}, "products=29 must be from 30 to 29970"),
+        ({"products": 29}, "products=29 must be from 30 to 59400"),
         ({"long_titles": 1.5}, "long_titles=1.5"),
         ({"title_attributes": 0}, "title_attributes=0 must be from 1 to 3"),
     ],
