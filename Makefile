@@ -33,6 +33,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck launch/remote/*.sh
 
 test: lint  ## lint, types and all tests; comparisons with torch and the original engine need `make parity` first
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -101,7 +101,7 @@ supervise() {
 follow() {
   [ -f "$run/log" ] || die "nothing was started here"
   tail -n 1000 -f "$run/log" &
-  local reader=$!
+  reader=$! # global: the trap outlives this function, and a tail that is left keeps the connection open
   trap 'kill "$reader" 2>/dev/null || true' EXIT
   while running; do sleep 1; done
   sleep 0.5 # the last lines

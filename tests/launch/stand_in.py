@@ -43,8 +43,10 @@ def install(folder: pathlib.Path) -> None:
 
 
 def write_program(path: pathlib.Path, name: str, folder: pathlib.Path) -> None:
-    """A script that calls this file as the program `name`."""
-    arguments = [sys.executable, "-IS", __file__, str(folder), name]
+    """A script that calls this file as the program `name`; imported, so that it is compiled only once."""
+    start = "import sys; sys.path.insert(0, sys.argv.pop(1)); import stand_in; stand_in.main()"
+    here = str(pathlib.Path(__file__).parent)
+    arguments = [sys.executable, "-IS", "-c", start, here, str(folder), name]
     path.write_text(f'#!/bin/sh\nexec {shlex.join(arguments)} "$@"\n')
     path.chmod(0o755)
 
@@ -231,7 +233,20 @@ def _ssh(folder: pathlib.Path, names: list[str], options: dict[str, str]) -> int
                     os.killpg(process.pid, signal.SIGKILL)
             return 255
         time.sleep(0.1)
+    assert all(_alone(process) for process in started), "a process is left that keeps the connection open"
     return next((process.returncode for process in started if process.returncode), 0)
+
+
+def _alone(process: subprocess.Popen[bytes]) -> bool:
+    """Whether nothing else of the connection is left, within two seconds; sshd would wait for it."""
+    for _ in range(40):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    return False
 
 
 def _on_worker(folder: pathlib.Path, name: str, worker: int, command: str) -> subprocess.Popen[bytes]:
