@@ -177,15 +177,24 @@ def _task_arrays(record: VerifierRecord | None, domain: Domain) -> dict[str, Any
     }
 
 
-def _task_params(records: Sequence[VerifierRecord | None], domain: Domain) -> dict[str, np.ndarray]:
+def some_params(groups: Sequence[Sequence[Rollout]]) -> Mapping[str, np.ndarray] | None:
+    """Aggregator parameters of the first task with a record; None if every rollout was lost."""
+    records = (rollout.record for group in groups for rollout in group)
+    return next((record.params for record in records if record is not None), None)
+
+
+def _task_params(
+    records: Sequence[VerifierRecord | None], domain: Domain, example: Mapping[str, np.ndarray] | None
+) -> dict[str, np.ndarray]:
     """Aggregator parameters with leading axis G; zeros for a group without a record."""
+    known = next((record.params for record in records if record is not None), example)
+    if known is None:
+        raise ValueError("every rollout of every group was lost; there is nothing to credit")
     params = {}
     for name, per_atom in domain.atom_params.items():
-        known = [np.asarray(r.params[name]) for r in records if r is not None]
-        if not known:
-            raise ValueError("every rollout of every group was lost; there is nothing to credit")
-        shape = (domain.max_atoms, *known[0].shape[1:]) if per_atom else known[0].shape
-        empty = np.zeros(shape, known[0].dtype)
+        like = np.asarray(known[name])
+        shape = (domain.max_atoms, *like.shape[1:]) if per_atom else like.shape
+        empty = np.zeros(shape, like.dtype)
         params[name] = np.stack(
             [empty if r is None else _pad(np.asarray(r.params[name]), shape) for r in records]
         )
@@ -294,6 +303,7 @@ def credit_inputs(
     group_size: int,
     conforming: Sequence[bool],
     masked_families: Collection[str] = (),
+    example: Mapping[str, np.ndarray] | None = None,
 ) -> CreditInputs:
     """Pad the rollouts of an update into one `CreditInputs` of NumPy arrays.
 
@@ -305,6 +315,7 @@ def credit_inputs(
       groups: G groups of `group_size` rollouts of one task each, lost ones included.
       conforming: G flags, the audit's verdict on the aggregator of each task.
       masked_families: atom families that failed conformance; their atoms are not usable.
+      example: aggregator parameters of any task, needed if every rollout here was lost, see `some_params`.
 
     Raises:
       ValueError: a group has another size or mixes tasks, a bound is exceeded, or the rollouts of a group
@@ -321,7 +332,7 @@ def credit_inputs(
         for n, rollout in enumerate(group):
             _write_rollout(rollouts, (g, n), rollout, masked_families=masked_families, mentions=mentions)
     fields: dict[str, Any] = {name: np.stack([task[name] for task in tasks]) for name in tasks[0]} | rollouts
-    fields |= {"conforming": np.array(conforming, bool), "params": _task_params(records, domain)}
+    fields |= {"conforming": np.array(conforming, bool), "params": _task_params(records, domain, example)}
     return CreditInputs(**fields)
 
 
@@ -331,7 +342,16 @@ def to_device(tree: Any, sharding: jax.sharding.Sharding) -> Any:
     Every process passes its own part along sharded axes, and the whole array where it is replicated. The
     transfer is explicit, so it is allowed under `jax.transfer_guard("disallow")`.
     """
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
+    with jax.transfer_guard_host_to_device("allow"):  # with several processes JAX takes it for implicit
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
+
+
+def whole_to_device(tree: Any, sharding: jax.sharding.Sharding) -> Any:
+    """`to_device` of arrays that every process has whole, also where the sharding splits them."""
+    with jax.transfer_guard_host_to_device("allow"):
+        return jax.tree.map(
+            lambda x: jax.make_array_from_callback(np.shape(x), sharding, np.asarray(x).__getitem__), tree
+        )
 
 
 def to_host(tree: Any) -> Any:

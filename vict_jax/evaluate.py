@@ -9,8 +9,9 @@ from typing import Any
 
 from flax import nnx
 
+from vict_jax import processes
 from vict_jax.batching import EndReason
-from vict_jax.job import Job, policy
+from vict_jax.job import Job, Policy, sampling_policy
 from vict_jax.rollout.collector import Progress, collect, open_session
 from vict_jax.sharding import batch_parts
 
@@ -18,33 +19,45 @@ from vict_jax.sharding import batch_parts
 def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -> dict[str, Any]:
     """Play every task of `job.eval_tasks` once, with the temperature and batch of `config.eval`.
 
+    Called by all processes; each plays its share, and all get the whole result.
+
     Returns:
       `success` and `score` (means over tasks; a task lost to an environment error counts as 0),
       `per_type`: task type -> [solved, tasks], `score_per_type`: task type -> mean score, `steps_mean`,
       `tasks`, `lost`, `about`: what `Domain.about` says.
     """
-    options, parts = job.config.eval, batch_parts(job.mesh)
-    enough = -(-len(job.eval_tasks) // parts) * parts  # rows for all tasks that the mesh divides
+    own = processes.share(len(job.eval_tasks))
+    # All processes call it, also those that have no task.
+    model = sampling_policy(job, params)
+    outcomes = _play(job, model, own, progress) if own else []
+    everyone = [one for some in processes.gather(outcomes) for one in some]
+    return tally(everyone, about=job.domain.about(job.config.env.options))
+
+
+def _play(job: Job, model: Policy, own: range, progress: Progress | None) -> list[Outcome]:
+    """Play the tasks number `own`."""
+    options, parts = job.config.eval, batch_parts(job.sampling_mesh)
+    enough = -(-len(own) // parts) * parts  # rows for all tasks that the mesh divides
     rollout = dataclasses.replace(
         job.config.rollout, temperature=options.temperature, rows=min(options.batch, enough)
     )
     played = collect(
         job.pool,
-        open_session(*policy(job, params), job.codec, rollout, job.mesh, job.examples),
+        open_session(*model, job.codec, rollout, job.sampling_mesh, job.examples),
         job.codec,
-        job.eval_tasks,
+        job.eval_tasks[own.start : own.stop],
         rollouts=1,
         key=job.keys.evaluate,
         options=rollout,
         max_steps=job.max_steps,
         examples=job.examples,
+        first=own.start,
         progress=progress,
     )
-    outcomes = [
+    return [
         Outcome(one.task.type, one.end is EndReason.SUCCESS, one.score, len(one.actions), one.lost)
         for one in (group[0] for group in played.groups)
     ]
-    return tally(outcomes, about=job.domain.about(job.config.env.options))
 
 
 @dataclasses.dataclass(frozen=True)

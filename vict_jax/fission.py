@@ -25,7 +25,7 @@ from envs.base import Domain, Task
 from vict_jax import processes
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.corrections import ANY, CorrectionBuffer, Error, ErrorKind, Feedback, FissionOptions
-from vict_jax.job import Job, policy
+from vict_jax.job import Job, sampling_policy
 from vict_jax.rollout.collector import Collected, Progress, collect, open_session
 from vict_jax.rollout.episode import FULL_SCORE, Marks
 from vict_jax.rollout.prefix import prefix_of
@@ -155,7 +155,7 @@ def _play(
     progress: Progress | None,
 ) -> tuple[list[list[Rollout]], list[list[Marks]]]:
     """N' recoveries of each of the errors `own`, and their marks; called by all processes."""
-    model = policy(job, params)
+    model = sampling_policy(job, params)
     if not own:
         return [], []
     config, tasks = job.config, {task.id: task for task in job.train_tasks}
@@ -164,7 +164,7 @@ def _play(
     before = (config.train.groups + config.train.resample_groups) * config.train.rollouts
     more = collect(
         job.pool,
-        open_session(*model, job.codec, config.rollout, job.mesh, job.examples),
+        open_session(*model, job.codec, config.rollout, job.sampling_mesh, job.examples),
         job.codec,
         [tasks[error.task] for error in chosen],
         rollouts=branches,

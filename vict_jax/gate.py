@@ -12,6 +12,7 @@ is played depends on the seed and the update alone, so a resumed run finds the s
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pathlib
 import random
@@ -38,10 +39,12 @@ from envs.play import (
     play_mutations,
 )
 from envs.verdict import Finding, Verdict, texts
+from vict_jax import processes
 from vict_jax.batching import Rollout
 from vict_jax.config import ConformanceOptions
 from vict_jax.job import Job
 from vict_jax.metrics import MetricsWriter, RunError, read_metrics
+from vict_jax.shares import Share
 
 ROW = "conformance"
 # Between training episodes every slot of the pool is free; one is enough.
@@ -92,9 +95,17 @@ def due(options: ConformanceOptions, update: int) -> bool:
 
 
 def recheck(
-    job: Job, metrics: MetricsWriter, known: Verdict, groups: Sequence[Sequence[Rollout]], update: int
+    job: Job,
+    metrics: MetricsWriter,
+    known: Verdict,
+    groups: Sequence[Sequence[Rollout]],
+    update: int,
+    share: Share,
 ) -> Verdict:
     """Check the update's rollouts, edits of them and mutations of their tasks, and write the update's row.
+
+    Called by all processes. Each checks its own groups, those of `share`; the first one plays what is edited
+    and mutated, and what it finds holds for all.
 
     Returns:
       `known` and what was found in addition.
@@ -105,12 +116,39 @@ def recheck(
     began = time.perf_counter()
     # An aggregator may use JAX, and here it gets NumPy arrays.
     with jax.transfer_guard("allow"):
-        played = [*_own(groups), *_departures(job, groups, update)]
-        report = conformance.judge_all(job.domain, played)
-    verdict = report.verdict(known)
-    metrics.write(ROW, update, _row(report, known, verdict, time.perf_counter() - began))
-    _tell(job, report, verdict.findings[len(known.findings) :], f"at update {update}")
-    return verdict
+        reports = processes.gather(conformance.judge_all(job.domain, _own(groups)))
+        rng = random.Random(f"conformance/{job.config.seed}/{update}")
+        picked = _picked(job, groups, share, rng)
+
+        def finish() -> Verdict:
+            departures = conformance.judge_all(job.domain, _departures(job, picked, rng))
+            report = _sum([*reports, departures])
+            verdict = report.verdict(known)
+            metrics.write(ROW, update, _row(report, known, verdict, time.perf_counter() - began))
+            _tell(job, report, verdict.findings[len(known.findings) :], f"at update {update}")
+            return verdict
+
+        return processes.from_first(finish)
+
+
+def _sum(reports: Sequence[Report]) -> Report:
+    """One report of everything checked."""
+    rollouts = tuple(rollout for report in reports for rollout in report.rollouts)
+    return Report(reports[0].domain, rollouts, tuple(lost for report in reports for lost in report.lost))
+
+
+def _picked(
+    job: Job, groups: Sequence[Sequence[Rollout]], share: Share, rng: random.Random
+) -> list[Sequence[Rollout]]:
+    """The groups of an update to edit and mutate, from whichever process has them, without their tokens."""
+    numbers = sorted(rng.sample(range(share.total), min(job.config.conformance.recheck_tasks, share.total)))
+    own = {
+        number: [dataclasses.replace(rollout, sequences=()) for rollout in group]
+        for number, group in zip(share.own, groups, strict=True)
+        if number in numbers
+    }
+    everyones = {number: group for some in processes.gather(own) for number, group in some.items()}
+    return [everyones[number] for number in numbers]
 
 
 def _own(groups: Sequence[Sequence[Rollout]]) -> Iterator[Played]:
@@ -120,12 +158,11 @@ def _own(groups: Sequence[Sequence[Rollout]]) -> Iterator[Played]:
                 yield Played(rollout.task, POLICY, "", rollout.actions, rollout.record)
 
 
-def _departures(job: Job, groups: Sequence[Sequence[Rollout]], update: int) -> Iterator[Played]:
+def _departures(job: Job, groups: Sequence[Sequence[Rollout]], rng: random.Random) -> Iterator[Played]:
     """Edits of the best rollouts of some groups, and the mutations of their tasks."""
     options, env = job.config.conformance, PoolEnv(job.pool, _SLOT)
-    rng = random.Random(f"conformance/{job.config.seed}/{update}")
-    for g in sorted(rng.sample(range(len(groups)), min(options.recheck_tasks, len(groups)))):
-        task, candidates = groups[g][0].task, [rollout for rollout in groups[g] if rollout.valid.any()]
+    for group in groups:
+        task, candidates = group[0].task, [rollout for rollout in group if rollout.valid.any()]
         rng.shuffle(candidates)
         # Edits of a solved task are the ones that the verifier has most to say about.
         for rollout in sorted(candidates, key=lambda r: -r.score)[: options.rollouts]:

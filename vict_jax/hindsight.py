@@ -17,17 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vict_jax.batching import Rollout, TokenSequence, to_device, to_host
+from vict_jax.batching import Rollout, TokenSequence, to_host
 from vict_jax.config import RunConfig
 from vict_jax.credit.methods import needs
 from vict_jax.job import Job, policy
 from vict_jax.learner import value
 from vict_jax.learner.update import PpoLearner, score_batch
-from vict_jax.packing import token_rows
 from vict_jax.rollout.episode import FULL_SCORE
 from vict_jax.rollout.template import make_template
 from vict_jax.rollout.tokenizer import Codec
-from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.sharding import replicated
+from vict_jax.shares import Share, global_rows
 from vict_jax.types import TokenBatch
 
 FIELD = "hindsight_logp"
@@ -106,8 +106,7 @@ def hindsight_logp(
     learner: PpoLearner,
     params: nnx.State,
     groups: Sequence[Sequence[Rollout]],
-    *,
-    row_multiple: int,
+    share: Share,
 ) -> np.ndarray:
     """Mean log-probability of the trained tokens of each step under the outcome, f32[G, N, T]; 0 on padding.
 
@@ -115,18 +114,18 @@ def hindsight_logp(
 
     Args:
       params: trained parameters, of the policy that sampled the rollouts.
-      row_multiple: the number of rows is padded up to a multiple of it.
+      groups: those of this process, `share`; the result is of all G.
     """
     config, size = job.config, job.config.train.rollouts
     most = config.credit.options.hcapo.outcome_tokens
     opening = make_template(job.codec, config.rollout, job.examples).opening
-    rows, _ = token_rows(
+    batch, _ = global_rows(
         with_outcomes(groups, job.codec, opening, most=most),
+        share,
+        job.mesh,
         group_size=size,
         row_length=config.rollout.max_context + most,
-        row_multiple=row_multiple,
     )
-    batch = to_device(rows, batch_sharding(job.mesh))
-    logp = score_batch(learner, *policy(job, params), batch, num_rollouts=len(groups) * size)
-    by_step = _mean_by_step(batch, logp, shape=(len(groups), size, job.max_steps))
+    logp = score_batch(learner, *policy(job, params), batch, num_rollouts=share.total * size)
+    by_step = _mean_by_step(batch, logp, shape=(share.total, size, job.max_steps))
     return np.asarray(to_host(jax.device_put(by_step, replicated(job.mesh))))

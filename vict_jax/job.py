@@ -12,11 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from envs.base import Domain, Task
 from envs.lookup import environment
 from envs.pool import EnvPool
+from vict_jax import processes
+from vict_jax.batching import to_device
 from vict_jax.config import RunConfig
 from vict_jax.credit.methods import needs
 from vict_jax.learner import value
@@ -27,7 +30,14 @@ from vict_jax.models.hf_files import read_json as read_model_json
 from vict_jax.rollout.collector import expert_examples
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
-from vict_jax.sharding import check_tensor_axis, make_mesh, param_shardings, replicated
+from vict_jax.sharding import (
+    check_tensor_axis,
+    local_mesh,
+    localized,
+    make_mesh,
+    param_shardings,
+    replicated,
+)
 from vict_jax.task_order import task_digest, update_order
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
@@ -35,7 +45,10 @@ Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a mod
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """One PRNG key per use, so that no use shifts another."""
+    """One PRNG key per use, so that no use shifts another.
+
+    Those that replies are sampled with, `rollout` and `evaluate`, are on `Job.sampling_mesh`.
+    """
 
     init: jax.Array
     rollout: jax.Array
@@ -54,6 +67,8 @@ class Job:
       max_steps: the step cap T.
       graphdef: structure of the model; what is trained of its parameters is passed separately.
       frozen: the rest of its parameters, under adapters; None where all are trained.
+      sampling_mesh: this process's own part of the mesh, on which it samples; the mesh itself in a run of
+        one process.
       examples: solved steps that every prompt begins with.
     """
 
@@ -68,6 +83,7 @@ class Job:
     graphdef: nnx.GraphDef
     frozen: nnx.State | None
     mesh: jax.sharding.Mesh
+    sampling_mesh: jax.sharding.Mesh
     keys: Keys
     examples: Sequence[Example]
 
@@ -87,11 +103,13 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     train_tasks = training_tasks(config, domain)
     eval_tasks = domain.tasks(options, config.eval.split)
     eval_tasks = eval_tasks[: config.eval.tasks] if config.eval.tasks else eval_tasks
-    _check_data(config, domain, workdir)
+    processes.check_groups(config.train.groups, processes.count())
+    processes.on_first(lambda: _check_data(config, domain, workdir))
     codec = _codec(config, domain, workdir)
     model = _model_config(config, codec)
     mesh = make_mesh(config.mesh.shape(jax.device_count()))
-    keys = Keys(*jax.device_put(list(jax.random.split(jax.random.key(config.seed), 5)), replicated(mesh)))
+    sampling_mesh = local_mesh(mesh)
+    keys = _keys(config.seed, mesh, sampling_mesh)
     check_tensor_axis(mesh, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads)
     with EnvPool(domain, options, workers=config.env.workers, timeout_s=config.env.timeout_s) as pool:
         examples = expert_examples(pool, train_tasks, config.rollout)
@@ -108,9 +126,26 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
             graphdef=decoder.structure(model),
             frozen=_frozen(config, keys.init, model, mesh),
             mesh=mesh,
+            sampling_mesh=sampling_mesh,
             keys=keys,
             examples=examples,
         )
+
+
+def _keys(seed: int, mesh: jax.sharding.Mesh, sampling_mesh: jax.sharding.Mesh) -> Keys:
+    init, rollout, minibatch, evaluate, adapters = jax.random.split(jax.random.key(seed), 5)
+
+    def on(key: jax.Array, where: jax.sharding.Mesh) -> jax.Array:
+        data = to_device(np.asarray(jax.random.key_data(key)), replicated(where))
+        return jax.random.wrap_key_data(data)
+
+    return Keys(
+        init=on(init, mesh),
+        rollout=on(rollout, sampling_mesh),
+        minibatch=on(minibatch, mesh),
+        evaluate=on(evaluate, sampling_mesh),
+        adapters=on(adapters, mesh),
+    )
 
 
 def new_params(job: Job) -> nnx.State:
@@ -157,6 +192,15 @@ def policy(job: Job, params: nnx.State) -> Policy:
     return job.graphdef, lora.combine(job.frozen, value.without_head(params))
 
 
+def sampling_policy(job: Job, params: nnx.State) -> Policy:
+    """The model with the trained parameters `params` on `job.sampling_mesh`; called by all processes.
+
+    It holds until the parameters are donated.
+    """
+    graphdef, whole = policy(job, params)
+    return graphdef, localized(whole, job.sampling_mesh)
+
+
 def reference_policy(job: Job, start: nnx.State) -> Policy:
     """The reference of the KL term: the policy as the updates found it, with the trained parameters `start`.
 
@@ -190,11 +234,11 @@ def _whole_model(config: RunConfig, key: jax.Array, model: ModelConfig, mesh: ja
     if config.model.path:
         return hf.load(pathlib.Path(config.model.path), mesh, param_dtype=model.param_dtype)[1]
 
-    def init() -> nnx.State:
+    def init(key: jax.Array) -> nnx.State:
         return decoder.init(model, key)[1]
 
-    shardings = param_shardings(mesh, jax.eval_shape(init), decoder.logical_axes(model))
-    return jax.jit(init, out_shardings=shardings)()
+    shardings = param_shardings(mesh, jax.eval_shape(init, key), decoder.logical_axes(model))
+    return jax.jit(init, out_shardings=shardings)(key)
 
 
 def training_tasks(config: RunConfig, domain: Domain) -> Sequence[Task]:
@@ -223,11 +267,15 @@ def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
     if config.model.path:
         return load_codec(pathlib.Path(config.model.path))
     folder = workdir / "tokenizer"
+    processes.on_first(lambda: _make_tokenizer(config, domain, folder))
+    return Codec(load_tokenizer(folder))
+
+
+def _make_tokenizer(config: RunConfig, domain: Domain, folder: pathlib.Path) -> None:
     if config.warm_start.run and not folder.exists():
         _copy_tokenizer(pathlib.Path(config.warm_start.run), folder)
     if not (folder / "tokenizer.json").is_file():
         save_tokenizer(train_tokenizer(domain.corpus(config.env.options), config.model.vocab_size), folder)
-    return Codec(load_tokenizer(folder))
 
 
 def _copy_tokenizer(run: pathlib.Path, folder: pathlib.Path) -> None:

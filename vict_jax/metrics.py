@@ -210,6 +210,22 @@ class MetricsWriter:
         self.close()
 
 
+class Unwritten(MetricsWriter):
+    """For the processes of a run that write nothing, since the first one does."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, kind: str, update: int, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """All complete rows of `metrics.jsonl`; a last line cut off by a kill is left out.
 

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from vict_jax.batching import Rollout, TokenSequence, check_groups
@@ -139,6 +140,11 @@ def _fill_rows(
     return TokenBatch(**fields)
 
 
+def with_rows(batch: TokenBatch, rows: int) -> TokenBatch:
+    """A batch of NumPy arrays, filled up to `rows` rows with empty ones."""
+    return jax.tree.map(lambda x: np.pad(x, ((0, rows - len(x)), (0, 0))), batch)
+
+
 def token_rows(
     groups: Sequence[Sequence[Rollout]],
     *,
@@ -147,20 +153,27 @@ def token_rows(
     row_multiple: int = 1,
     isolate_rollouts: bool = False,
     overlong: Overlong = Overlong.RAISE,
+    numbers: Sequence[int] | None = None,
 ) -> tuple[TokenBatch, RowReport]:
     """Token rows of an update; `rollout` is `g * group_size + n`, as in `credit_inputs`.
 
-    Lost rollouts and sequences without a trained token are left out. See `pack_sequences` for the rest.
+    Lost rollouts and sequences without a trained token are left out; if nothing is left there are no rows.
+    See `pack_sequences` for the rest.
+
+    Args:
+      numbers: g of each group, where these are not all groups of the update; None: 0, 1, ...
     """
     check_groups(groups, group_size)
     sequences = [
         (g * group_size + n, sequence)
-        for g, group in enumerate(groups)
+        for g, group in zip(range(len(groups)) if numbers is None else numbers, groups, strict=True)
         for n, rollout in enumerate(group)
         if not rollout.lost
         for sequence in rollout.sequences
         if sequence.trained.any()
     ]
+    if not sequences:
+        return _fill_rows([], [], (0, row_length)), RowReport(0, 0, 0, 0, 0)
     return pack_sequences(
         sequences,
         row_length=row_length,

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from vict_jax import task_order
 from vict_jax.metrics import RunError
 
 T = TypeVar("T")
@@ -139,8 +140,7 @@ def check_groups(groups: int, processes: int) -> None:
 
 def share(total: int) -> range:
     """This process's own of `total` things: contiguous, in the order of processes, sizes at most 1 apart."""
-    index, processes = jax.process_index(), jax.process_count()
-    return range(total * index // processes, total * (index + 1) // processes)
+    return cast(range, task_order.share(range(total), host=jax.process_index(), hosts=jax.process_count()))
 
 
 def gather(value: T) -> list[T]:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from envs.base import VerifierRecord
+from vict_jax import processes
 from vict_jax.batching import Rollout, atom_states
 from vict_jax.credit.diagnostics import Cause
 from vict_jax.credit.inputs import OPTIONAL
@@ -37,6 +38,7 @@ from vict_jax.proof_files import (
     file_stem,
     logged_updates,
 )
+from vict_jax.shares import Share, part
 from vict_jax.types import CreditInputs, CreditOutput, Relation, Status
 
 _FROM_PROOFS = ("core", "marginal", "marginal_norm", "cause", "rollout_cause")
@@ -74,35 +76,60 @@ def write_update(
     output: CreditOutput,
     *,
     masked_families: Collection[str],
+    share: Share | None = None,
 ) -> int:
     """Write the four files of one update. All arrays are NumPy. Returns the number of proof rows.
 
+    In a run of several processes all call it, each makes the rows of its own groups, and the first one puts
+    them together and writes: the files are those of a run of one process.
+
     Args:
-      groups: the rollouts that `inputs` was made of. masked_families: as `credit_inputs` had them.
+      groups: the rollouts that `inputs` was made of; with `share` only those of this process.
+      masked_families: as `credit_inputs` had them.
+      share: which of the groups in `inputs` and `output` are in `groups`; None: all.
 
     Raises:
       RunError: the disk is full; nothing of this update is left half written.
     """
-    stem = file_stem(update)
-    proofs = _proof_columns(groups, inputs, output)
-    write_atomically(workdir / "rollouts" / f"{stem}.npz", _pack_inputs(inputs))
-    for folder, columns, schema in (
-        ("rollouts", _step_columns(groups, output), STEP_SCHEMA),
-        ("atoms", _atom_columns(groups, inputs, output, masked_families), ATOM_SCHEMA),
-        ("proofs", proofs, PROOF_SCHEMA),
-    ):
-        rows = len(columns["group"])
-        _write_table(
-            workdir / folder / f"{stem}.parquet", {"update": np.full(rows, update), **columns}, schema
+    numbers = np.arange(len(groups)) if share is None else np.array(share.own)
+    mine, credited = (inputs, output) if share is None else part((inputs, output), share)
+    tables = {
+        folder: _table(update, numbers, columns, schema)
+        for folder, columns, schema in (
+            ("rollouts", _step_columns(groups, credited), STEP_SCHEMA),
+            ("atoms", _atom_columns(groups, mine, credited, masked_families), ATOM_SCHEMA),
+            ("proofs", _proof_columns(groups, mine, credited), PROOF_SCHEMA),
         )
-    return len(proofs["group"])
+    }
+    everyones = processes.gather({folder: _parquet(table) for folder, table in tables.items()})
+    if processes.is_first():
+        write_atomically(workdir / "rollouts" / f"{file_stem(update)}.npz", _pack_inputs(inputs))
+        for folder in tables:
+            data = _together([parts[folder] for parts in everyones])
+            write_atomically(workdir / folder / f"{file_stem(update)}.parquet", data)
+    return sum(processes.gather(len(tables["proofs"])))
 
 
-def _write_table(path: pathlib.Path, columns: Mapping[str, Any], schema: pa.Schema) -> None:
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+def _table(update: int, numbers: np.ndarray, columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Columns as a table; `numbers` are those of the groups in the update."""
+    group = np.asarray(columns["group"], np.int64)
+    placed = {**columns, "update": np.full(len(group), update), "group": numbers[group]}
+    return pa.Table.from_arrays([pa.array(placed[field.name], field.type) for field in schema], schema=schema)
+
+
+def _parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
-    write_atomically(path, sink.getvalue())
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _together(parts: Sequence[bytes]) -> bytes:
+    """One file of those of all processes, by the number of the group."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.concat_tables([pq.read_table(io.BytesIO(data)) for data in parts])
+    order = np.argsort(table["group"].to_numpy(), kind="stable")
+    return _parquet(table.take(order).combine_chunks())
 
 
 def _pack_inputs(inputs: CreditInputs) -> bytes:

@@ -17,8 +17,9 @@ import numpy as np
 from flax import nnx
 
 from envs.base import Task
+from vict_jax import processes
 from vict_jax.batching import Rollout
-from vict_jax.job import Job, policy, update_tasks
+from vict_jax.job import Job, sampling_policy, update_tasks
 from vict_jax.rollout.collector import Collected, Progress, collect, open_session
 from vict_jax.rollout.episode import Counts
 from vict_jax.shaping import same_return
@@ -29,7 +30,8 @@ class Sampled:
     """The rollouts of an update.
 
     Attributes:
-      played: those that are trained on; its counts and seconds are of all that were played.
+      played: those that are trained on; its counts and seconds are of all that were played. In a run of
+        several processes all of this is of the groups of one, `processes.share`.
       dropped: groups that others took the place of.
       counts: with `train.resample_groups`, `groups_dropped`, and `groups_flat`: those that are trained on
         although they have no spread of returns.
@@ -57,7 +59,9 @@ def spare_tasks(job: Job, update: int) -> list[Task]:
 def roll_out(
     job: Job, params: nnx.State, update: int, key: jax.Array, progress: Progress | None = None
 ) -> Sampled:
-    """The update's rollouts under the current policy.
+    """The update's rollouts under the current policy: this process's share of the groups.
+
+    Called by all processes. What is played does not depend on how many there are.
 
     Args:
       key: of this update. Rollout i of all that are played is sampled with `fold_in(key, i)`, whether it
@@ -65,7 +69,9 @@ def roll_out(
       progress: told how many rollouts are over, and of how many.
     """
     config = job.config
-    session = open_session(*policy(job, params), job.codec, config.rollout, job.mesh, job.examples)
+    session = open_session(
+        *sampling_policy(job, params), job.codec, config.rollout, job.sampling_mesh, job.examples
+    )
 
     def play(tasks: Sequence[Task], first: int) -> Collected:
         return collect(
@@ -82,20 +88,31 @@ def roll_out(
             first=first * config.train.rollouts,
         )
 
-    played = play(update_tasks(job, update), 0)
+    own, tasks = processes.share(config.train.groups), update_tasks(job, update)
+    played = play([tasks[g] for g in own], own.start)
     spare, drawn = spare_tasks(job, update), 0
     dropped: list[list[Rollout]] = []
     while True:
         flat = flat_groups(job, played)
-        tasks = spare[drawn : drawn + len(flat)]
-        if not tasks:
+        # Of all processes: tasks go to flat groups in the order of their numbers.
+        before, flat_everywhere = before_own(len(flat))
+        most = min(flat_everywhere, len(spare) - drawn)
+        if not most:
             counts = {"groups_dropped": len(dropped), "groups_flat": len(flat)}
             return Sampled(played, dropped, counts if config.train.resample_groups else {})
-        more = play(tasks, config.train.groups + drawn)
-        drawn += len(tasks)
-        places = flat[: len(tasks)]
-        dropped += [played.groups[g] for g in places]
-        played = in_place(played, places, more)
+        places = flat[: max(most - before, 0)]
+        if places:
+            first = drawn + before
+            more = play(spare[first : first + len(places)], config.train.groups + first)
+            dropped += [played.groups[g] for g in places]
+            played = in_place(played, places, more)
+        drawn += most
+
+
+def before_own(count: int) -> tuple[int, int]:
+    """Of something that this process has `count` of: how many the processes before it have, and all."""
+    counts = processes.gather(count)
+    return sum(counts[: jax.process_index()]), sum(counts)
 
 
 def flat_groups(job: Job, played: Collected) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -16,21 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vict_jax import hindsight
-from vict_jax.batching import EndReason, to_device, to_host
+from vict_jax import hindsight, processes
+from vict_jax.batching import EndReason, to_host
 from vict_jax.job import Job, Policy, needs_values
 from vict_jax.learner import losses, value
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.update import PpoLearner, judge_batch, score_batch
-from vict_jax.packing import RowReport, token_rows
+from vict_jax.packing import RowReport
 from vict_jax.rollout.collector import Collected
 from vict_jax.shaping import penalties
-from vict_jax.sharding import batch_parts, batch_sharding, replicated
+from vict_jax.sharding import replicated
+from vict_jax.shares import Share, global_rows, part, whole
 from vict_jax.types import TokenBatch
-
-# The number of token rows is padded up to a multiple of this, so that few sizes are compiled; empty rows
-# cost no computation.
-_ROW_MULTIPLE = 64
 
 Shape = tuple[int, int, int]
 
@@ -68,32 +64,39 @@ def _value_by_step(batch: TokenBatch, values: jax.Array, *, shape: Shape) -> tup
 
 
 def score_rollouts(
-    job: Job, learner: PpoLearner, params: nnx.State, reference: Policy | None, played: Collected
+    job: Job,
+    learner: PpoLearner,
+    params: nnx.State,
+    reference: Policy | None,
+    played: Collected,
+    share: Share,
 ) -> Scored:
-    """Pack the rollouts and run the models over them that the config needs.
+    """Pack the rollouts and run the models over them that the config needs; called by all processes.
 
     Args:
       params: trained parameters, with a value head if the credit method needs values.
       reference: of the KL term; None: there is no KL term.
+      played: the groups of this process, `share`; the result is of those of all.
 
     Raises:
       ValueError: a step has no sampled token for the critic to read its value at.
     """
     config, groups = job.config, played.groups
-    row_multiple = math.lcm(_ROW_MULTIPLE, batch_parts(job.mesh))
-    rows, report = token_rows(
+    batch, report = global_rows(
         groups,
+        share,
+        job.mesh,
         group_size=config.train.rollouts,
         row_length=config.rollout.max_context,
-        row_multiple=row_multiple,
         isolate_rollouts=config.ppo.minibatches > 1,
     )
-    batch = to_device(rows, batch_sharding(job.mesh))
-    shape = (len(groups), config.train.rollouts, job.max_steps)
+    shape = (share.total, config.train.rollouts, job.max_steps)
     count = shape[0] * shape[1]
-    penalty = penalties(groups, played.marks, config.reward, config.rollout, max_steps=job.max_steps)
+    own = penalties(groups, played.marks, config.reward, config.rollout, max_steps=job.max_steps)
+    penalty = whole(own, share)
     figures, ref_logp = {}, None
-    real = sum(rollout.end is not EndReason.ABSENT for group in groups for rollout in group)
+    present = sum(rollout.end is not EndReason.ABSENT for group in groups for rollout in group)
+    real = sum(processes.gather(present))
     if config.reward.overlong_buffer or config.rollout.format_penalty:
         figures["shaping_penalty"] = float(penalty.sum() / real)
     if reference is not None:
@@ -107,12 +110,10 @@ def score_rollouts(
         judged = judge_batch(learner, params, batch, num_rollouts=count)
         by_step = _value_by_step(batch, judged, shape=shape)
         values, found = to_host(jax.device_put(by_step, replicated(job.mesh)))
-        _check_found(found, played)
+        _check_found(part(found, share), played)
     inputs = {"penalty": penalty, "value": values}
     if hindsight.needed(config):
-        inputs[hindsight.FIELD] = hindsight.hindsight_logp(
-            job, learner, params, groups, row_multiple=row_multiple
-        )
+        inputs[hindsight.FIELD] = hindsight.hindsight_logp(job, learner, params, groups, share)
     return Scored(batch, report, ref_logp, inputs, figures)
 
 

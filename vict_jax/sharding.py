@@ -90,6 +90,53 @@ def make_mesh(shape: tuple[int, int, int] = (1, 1, 1)) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:wanted])
 
 
+def local_mesh(mesh: Mesh) -> Mesh:
+    """This process's own devices as a mesh of (data, 1, tensor): where it samples, alone.
+
+    The mesh itself in a run of one process.
+
+    Raises:
+      ValueError: the mesh leaves devices out, or `tensor` goes over several processes.
+    """
+    if jax.process_count() == 1:
+        return mesh
+    if mesh.size != jax.device_count():
+        raise ValueError(
+            f"mesh {dict(mesh.shape)} has {mesh.size} devices, but the {jax.process_count()} processes have "
+            f"{jax.device_count()}: with several processes every device is in it, e.g. by mesh.data=-1"
+        )
+    rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
+    owner = np.vectorize(lambda device: device.process_index)(rows)
+    if (owner != owner[:, :1]).any():
+        raise ValueError(
+            f"mesh.tensor={mesh.shape['tensor']} is not allowed: it must divide the devices of each of the "
+            f"{jax.process_count()} processes, {jax.local_device_count()}"
+        )
+    own = rows[owner[:, 0] == jax.process_index()]
+    return Mesh(own[:, None, :], AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def localized(tree: Any, local: Mesh) -> Any:
+    """Parameters on a global mesh as this process's own arrays on `local`, see `local_mesh`.
+
+    Gathered over `fsdp` where they are split there, once; `tensor` stays as it is. What lies on every device
+    anyway is not copied, so the result holds until the parameters are donated. Called by all processes.
+    """
+    if jax.process_count() == 1:
+        return tree
+
+    def view(x: jax.Array) -> jax.Array:
+        assert isinstance(x.sharding, NamedSharding)
+        partition = PartitionSpec(*(axis if axis == "tensor" else None for axis in x.sharding.spec))
+        whole = jax.device_put(x, NamedSharding(x.sharding.mesh, partition))
+        own = {shard.device: shard.data for shard in whole.addressable_shards}
+        return jax.make_array_from_single_device_arrays(
+            x.shape, NamedSharding(local, partition), [own[device] for device in local.devices.flat]
+        )
+
+    return jax.tree.map(view, tree)
+
+
 def replicated(mesh: AnyMesh) -> NamedSharding:
     """The same value on every device."""
     return NamedSharding(mesh, PartitionSpec())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import time
 from collections.abc import Iterator
@@ -21,8 +22,15 @@ import tqdm
 from flax import nnx
 
 from envs.verdict import Verdict
-from vict_jax import fission, gate, observations, proofs, rubric, summary
-from vict_jax.batching import TokenSequence, credit_inputs, to_device, to_host
+from vict_jax import fission, gate, observations, processes, proofs, rubric, summary
+from vict_jax.batching import (
+    TokenSequence,
+    credit_inputs,
+    some_params,
+    to_device,
+    to_host,
+    whole_to_device,
+)
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.corrections import CorrectionBuffer
 from vict_jax.credit.assign import InvariantError, assign_credit
@@ -45,6 +53,7 @@ from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.metrics import (
     MetricsWriter,
     RunDir,
+    Unwritten,
     read_metrics,
     write_json,
 )
@@ -55,11 +64,14 @@ from vict_jax.rollout.collector import Collected, Progress, demonstrations
 from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
 from vict_jax.scoring import Scored, score_rollouts
 from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.shares import Share, share_of, whole
 from vict_jax.types import CreditInputs, CreditOutput
 
 
 def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
     """Run or continue a run, and return the content of `summary.json`.
+
+    In a run of several processes all call it, and the first one alone writes and prints.
 
     Raises:
       RunError: the run directory, the data or the disk do not allow it; the message says what to do.
@@ -67,13 +79,12 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
       InvariantError, NonFiniteError: a bug or a diverged run; nothing of the update is kept.
     """
     began = time.perf_counter()
-    with RunDir.open(workdir, to_plain(config)), open_job(config, workdir) as job:
+    with run_dir(config, workdir), open_job(config, workdir) as job:
         optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
         restored = restore(job, optimizer, workdir)
         done = restored[0] if restored else None
-        with MetricsWriter(workdir, done) as metrics:
-            verdict = gate.before_training(job, metrics) if restored is None else gate.resumed(job, workdir)
-            print(header(job, verdict), flush=True)
+        with MetricsWriter(workdir, done) if processes.is_first() else Unwritten() as metrics:
+            verdict = check(job, metrics, workdir, resumed=restored is not None)
             if restored is None:
                 params = warm_start(job, metrics)
                 validate(job, metrics, params, update=0)
@@ -85,8 +96,9 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                 done = 0
             else:
                 done, state, corrections = restored
-                proofs.drop_after(workdir, done)
-                print(f"continuing after update {done}", flush=True)
+                if processes.is_first():
+                    proofs.drop_after(workdir, done)
+                    print(f"continuing after update {done}", flush=True)
             learner = compile_ppo(
                 job.graphdef,
                 state.params,
@@ -110,7 +122,25 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
                     if last or update % config.train.checkpoint_every == 0:
                         metrics.sync()
                         save(workdir, update, state, corrections, keep=config.train.keep_checkpoints)
-    return conclude(workdir, config, seconds=time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return processes.from_first(lambda: conclude(workdir, config, seconds=seconds))
+
+
+def run_dir(config: RunConfig, workdir: pathlib.Path) -> contextlib.AbstractContextManager[object]:
+    """The run directory, which the first process claims; the others wait for it."""
+    held = processes.on_first(lambda: RunDir.open(workdir, to_plain(config)))
+    return contextlib.nullcontext() if held is None else held
+
+
+def check(job: Job, metrics: MetricsWriter, workdir: pathlib.Path, *, resumed: bool) -> Verdict:
+    """The verdict that the updates begin with, by the first process for all; what runs is printed."""
+
+    def find() -> Verdict:
+        verdict = gate.resumed(job, workdir) if resumed else gate.before_training(job, metrics)
+        print(header(job, verdict), flush=True)
+        return verdict
+
+    return processes.from_first(find)
 
 
 def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pathlib.Path) -> Policy | None:
@@ -127,12 +157,20 @@ def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pat
 
 def progress_updates(done: int, total: int) -> Iterator[int]:
     """Numbers of the updates still to do, under a progress bar with the time left."""
-    yield from tqdm.trange(done + 1, total + 1, initial=done, total=total, desc="updates", unit="update")
+    yield from tqdm.trange(
+        done + 1,
+        total + 1,
+        initial=done,
+        total=total,
+        desc="updates",
+        unit="update",
+        disable=not processes.is_first(),
+    )
 
 
 def bar(description: str, unit: str = "rollout") -> tuple[tqdm.tqdm, Progress]:
     """A progress bar and the callback that moves it."""
-    shown = tqdm.tqdm(desc=description, leave=False, unit=unit)
+    shown = tqdm.tqdm(desc=description, leave=False, unit=unit, disable=not processes.is_first())
 
     def move(over: int, total: int) -> None:
         shown.total = total
@@ -157,18 +195,7 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
             f"warm_start.tasks={options.tasks} is above the {len(job.train_tasks)} tasks of split "
             f"{job.config.train.split!r}"
         )
-    shown, move = bar("expert episodes")
-    with shown:
-        episodes = demonstrations(
-            job.pool,
-            job.codec,
-            job.train_tasks[: options.tasks],
-            options=rollout,
-            max_steps=job.max_steps,
-            examples=job.examples,
-            progress=move,
-        )
-    sequences = [(0, sequence) for episode in episodes if not episode.lost for sequence in episode.sequences]
+    sequences = [(0, sequence) for sequence in expert_sequences(job)]
     if options.tokens == "everything":
         sequences = [(0, train_everything(sequence)) for _, sequence in sequences]
     rows, report = pack_sequences(sequences, row_length=rollout.max_context, row_multiple=options.micro_rows)
@@ -190,7 +217,7 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
         mesh=job.mesh,
         frozen=job.frozen,
     )
-    state, batch = init_state(params, optimizer), to_device(rows, batch_sharding(job.mesh))
+    state, batch = init_state(params, optimizer), whole_to_device(rows, batch_sharding(job.mesh))
     for epoch in range(options.epochs):
         shown, move = bar(f"warm start, epoch {epoch + 1} of {options.epochs}", "step")
         with shown:
@@ -205,6 +232,24 @@ def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
             )
         metrics.write("warm_start", 0, {"epoch": epoch, **row})
     return state.params
+
+
+def expert_sequences(job: Job) -> list[TokenSequence]:
+    """Model sequences of the expert on the tasks of the warm start; each process plays its share of them."""
+    own = processes.share(job.config.warm_start.tasks)
+    shown, move = bar("expert episodes")
+    with shown:
+        episodes = demonstrations(
+            job.pool,
+            job.codec,
+            job.train_tasks[own.start : own.stop],
+            options=job.config.rollout,
+            max_steps=job.max_steps,
+            examples=job.examples,
+            progress=move,
+        )
+    sequences = [sequence for episode in episodes if not episode.lost for sequence in episode.sequences]
+    return [sequence for some in processes.gather(sequences) for sequence in some]
 
 
 def train_everything(sequence: TokenSequence) -> TokenSequence:
@@ -242,17 +287,25 @@ def run_update(
             recovered = fission.recover(job, state.params, update, key, sampled.played, corrections, move)
     played = recovered.played
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
+    with stopwatch(seconds, "wait"):  # for the processes that are still playing
+        share = share_of(recovered.numbers)
     with stopwatch(seconds, "gate"):
         if gate.due(job.config.conformance, update):
-            verdict = gate.recheck(job, metrics, verdict, played.groups, update)
+            verdict = gate.recheck(job, metrics, verdict, played.groups, update, share)
     with stopwatch(seconds, "score"):
-        scored = score_rollouts(job, learner, state.params, reference, played)
+        scored = score_rollouts(job, learner, state.params, reference, played, share)
         jax.block_until_ready(scored.ref_logp)  # else the wait for it would count as time of credit
     with stopwatch(seconds, "credit"):
-        inputs, output = credit(job, played, scored, update, verdict)
+        inputs, output = credit(job, played, scored, update, verdict, share)
     with stopwatch(seconds, "log"):
         logged = proofs.write_update(
-            workdir, update, played.groups, inputs, output, masked_families=verdict.masked_families
+            workdir,
+            update,
+            played.groups,
+            inputs,
+            output,
+            masked_families=verdict.masked_families,
+            share=share,
         )
     with stopwatch(seconds, "update"):
         state, losses = learn(job, learner, state, scored, output, update)
@@ -279,28 +332,17 @@ def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def credit(
-    job: Job, played: Collected, scored: Scored, update: int, verdict: Verdict
+    job: Job, played: Collected, scored: Scored, update: int, verdict: Verdict, share: Share
 ) -> tuple[CreditInputs, CreditOutput]:
     """Credit of the update's rollouts, on the host; none where the verdict or their own scores forbid it.
+
+    Called by all processes with their own groups; what it returns is of all groups, everywhere.
 
     Raises:
       InvariantError: a correction has no proof.
     """
-    groups = played.groups
-    inputs = credit_inputs(
-        groups,
-        domain=job.domain,
-        max_steps=job.max_steps,
-        group_size=job.config.train.rollouts,
-        conforming=gate.conforming_groups(job.domain, verdict, groups),
-        masked_families=verdict.masked_families,
-    )
+    inputs = whole(own_inputs(job, played, verdict), share)
     inputs = dataclasses.replace(inputs, **scored.inputs)
-    chosen = job.config.credit
-    needed = needs([chosen.method], chosen.options)
-    texts = observations.texts_of(groups)
-    inputs = observations.add_needed(inputs, texts, needs=needed, options=chosen.options)
-    inputs = rubric.add_needed(inputs, rubric.played_of(groups), needs=needed, domain=job.domain)
     output, violations = to_host(
         assign_credit(
             to_device(inputs, replicated(job.mesh)),
@@ -316,6 +358,25 @@ def credit(
             f"{job.domain.name!r} and the run's config.json."
         )
     return inputs, output
+
+
+def own_inputs(job: Job, played: Collected, verdict: Verdict) -> CreditInputs:
+    """What credit needs to know of this process's groups, but for what models have to say about them."""
+    groups, chosen = played.groups, job.config.credit
+    example = next((some for some in processes.gather(some_params(groups)) if some is not None), None)
+    inputs = credit_inputs(
+        groups,
+        domain=job.domain,
+        max_steps=job.max_steps,
+        group_size=job.config.train.rollouts,
+        conforming=gate.conforming_groups(job.domain, verdict, groups),
+        masked_families=verdict.masked_families,
+        example=example,
+    )
+    needed = needs([chosen.method], chosen.options)
+    texts = observations.texts_of(groups)
+    inputs = observations.add_needed(inputs, texts, needs=needed, options=chosen.options)
+    return rubric.add_needed(inputs, rubric.played_of(groups), needs=needed, domain=job.domain)
 
 
 def learn(
@@ -346,13 +407,22 @@ def learn(
 
 def rollout_figures(sampled: Sampled) -> dict[str, Any]:
     """Success, length and everything countable of an update's rollouts, those of dropped groups included."""
-    rollouts = [rollout for group in [*sampled.played.groups, *sampled.dropped] for rollout in group]
-    counts = dataclasses.asdict(sampled.played.counts) | sampled.counts
+    own = [
+        [
+            (rollout.end.value == "success", rollout.score, len(rollout.actions))
+            for group in groups
+            for rollout in group
+        ]
+        for groups in (sampled.played.groups, sampled.dropped)
+    ]
+    counts = processes.gather(dataclasses.asdict(sampled.played.counts) | sampled.counts)
+    played, dropped = zip(*processes.gather(own), strict=True)
+    solved, scores, steps = zip(*itertools.chain(*played, *dropped), strict=True)
     return {
-        "success": float(np.mean([rollout.end.value == "success" for rollout in rollouts])),
-        "score": float(np.mean([rollout.score for rollout in rollouts])),
-        "steps_mean": float(np.mean([len(rollout.actions) for rollout in rollouts])),
-        **{f"count/{name}": value for name, value in counts.items()},
+        "success": float(np.mean(solved)),
+        "score": float(np.mean(scores)),
+        "steps_mean": float(np.mean(steps)),
+        **{f"count/{name}": sum(one[name] for one in counts) for name in counts[0]},
     }
 
 
@@ -363,7 +433,7 @@ def _fold(key: jax.Array, number: jax.Array) -> jax.Array:
 
 def fold(key: jax.Array, number: int, job: Job) -> jax.Array:
     """`fold_in(key, number)` with an explicit transfer of the number."""
-    return _fold(key, to_device(np.uint32(number), replicated(job.mesh)))
+    return _fold(key, to_device(np.uint32(number), key.sharding))
 
 
 def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int) -> None:
@@ -374,7 +444,8 @@ def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int
     metrics.write("eval", update, row)
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
     score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""
-    tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved{score}")
+    if processes.is_first():
+        tqdm.tqdm.write(f"update {update:4}: {share} {job.config.eval.split} tasks solved{score}")
 
 
 def conclude(workdir: pathlib.Path, config: RunConfig, *, seconds: float) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from vict_jax.resampling import Sampled, roll_out
 from vict_jax.run_state import load_params, restore
 from vict_jax.scoring import score_rollouts
 from vict_jax.shaping import RewardOptions
+from vict_jax.shares import share_of
 
 
 def config_of(name: str, **train_options: int) -> RunConfig:
@@ -124,8 +125,9 @@ def test_one_update_of_each_on_the_same_rollouts(name: str, job: Job, sampled: S
     )
     state = init_state(params, optimizer)
     reference = policy(job, new_params(job)) if config.ppo.kl_coefficient else None
-    scored = score_rollouts(job, learner, state.params, reference, sampled.played)
-    _, output = train.credit(job, sampled.played, scored, 1, train.Verdict())
+    share = share_of(range(config.train.groups))
+    scored = score_rollouts(job, learner, state.params, reference, sampled.played, share)
+    _, output = train.credit(job, sampled.played, scored, 1, train.Verdict(), share)
     assert np.isfinite(output.advantages).all()
     assert (output.advantages != 0).any()
     state, row = train.learn(job, learner, state, scored, output, 1)

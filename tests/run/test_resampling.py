@@ -62,7 +62,7 @@ def roll_out(
 ) -> tuple[Stage, resampling.Sampled]:
     stage, unused = Stage(flat), None
     monkeypatch.setattr(resampling, "collect", stage.collect)
-    monkeypatch.setattr(resampling, "policy", lambda *_: (unused, unused))
+    monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
     monkeypatch.setattr(resampling, "open_session", lambda *_: unused)
     return stage, resampling.roll_out(job(limit), unused, update, jax.random.key(0))  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ from vict_jax.audit.fresh import noisy_groups
 from vict_jax.batching import EndReason, Rollout, credit_inputs
 from vict_jax.config import from_config_dict
 from vict_jax.job import open_job
+from vict_jax.shares import share_of
 from vict_jax.types import CreditInputs, Kind, Status
 
 SIZE = 3
@@ -233,7 +234,8 @@ def test_the_training_loop_makes_what_the_method_needs(tmp_path: pathlib.Path) -
         shape = (2, 4, job.max_steps)
         values = {name: np.zeros(shape, np.float32) for name in ("penalty", "value")}
         played, scored = types.SimpleNamespace(groups=groups), types.SimpleNamespace(inputs=values)
-        inputs, output = train.credit(job, cast(Any, played), cast(Any, scored), 1, Verdict())
+        share = share_of(range(2))
+        inputs, output = train.credit(job, cast(Any, played), cast(Any, scored), 1, Verdict(), share)
     expected = rubric.add_needed(inputs, rubric.played_of(groups), needs={"rubric"}, domain=job.domain)
     for name in rubric.FIELDS:
         np.testing.assert_array_equal(getattr(inputs, name), getattr(expected, name))

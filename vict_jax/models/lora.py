@@ -48,11 +48,13 @@ def init(config: ModelConfig, key: jax.Array, mesh: Mesh) -> nnx.State:
     """
     options_of(config)
 
-    def adapters() -> nnx.State:  # the base that is made beside them is dead code, which XLA removes
+    def adapters(
+        key: jax.Array,
+    ) -> nnx.State:  # the base that is made beside them is dead code, which XLA removes
         return adapters_of(decoder.init(config, key)[1])
 
-    shardings = param_shardings(mesh, jax.eval_shape(adapters), decoder.logical_axes(config))
-    return jax.jit(adapters, out_shardings=shardings)()
+    shardings = param_shardings(mesh, jax.eval_shape(adapters, key), decoder.logical_axes(config))
+    return jax.jit(adapters, out_shardings=shardings)(key)
 
 
 def adapters_of(params: nnx.State) -> nnx.State:
