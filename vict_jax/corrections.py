@@ -36,10 +36,15 @@ ANY = "any"
 
 
 class Feedback(enum.Enum):
-    """What the policy is told behind an error: what was wrong with the action, or always the same."""
+    """What the policy is told behind an error and the environment's answer to it.
+
+    DIAGNOSIS: what was wrong with the action. FIXED: always the same.
+    NONE: nothing more, for models that can read nothing but the texts of their environment.
+    """
 
     DIAGNOSIS = "diagnosis"
     FIXED = "fixed"
+    NONE = "none"
 
 
 # Fields of `CreditInputs` that a model makes of the sampled tokens of every step; replayed steps have none.

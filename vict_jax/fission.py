@@ -30,7 +30,7 @@ from vict_jax.rollout.collector import Collected, Progress, collect, open_sessio
 from vict_jax.rollout.episode import FULL_SCORE, Marks
 from vict_jax.rollout.prefix import prefix_of
 
-_FIXED = "Error: that was a mistake. Try again."
+_TOLD = {Feedback.NONE: "", Feedback.FIXED: "Error: that was a mistake. Try again."}
 # Characters of an action that a diagnosis repeats.
 _MOST = 80
 
@@ -136,9 +136,10 @@ def error_kinds(rollout: Rollout, marks: Marks, domain: Domain) -> list[ErrorKin
 
 
 def remark(rollout: Rollout, marks: Marks, step: int, kind: ErrorKind, options: FissionOptions) -> str:
-    """What the policy is told behind an error, on one line."""
-    if Feedback(options.feedback) is Feedback.FIXED:
-        return _FIXED
+    """What the policy is told behind an error, on one line; "" for nothing."""
+    feedback = Feedback(options.feedback)
+    if feedback in _TOLD:
+        return _TOLD[feedback]
     if kind is ErrorKind.UNPARSED:
         return f"Error: the last reply was not an action: {marks.reasons[step]}. Try again."
     action = " ".join(rollout.actions[step].split())

@@ -34,6 +34,7 @@ _PLAIN: Mapping[str, Any] = {
     "fission.branches": 0,
     "fission.recoveries": 2,
     "fission.order": "lifo",
+    "fission.feedback": "diagnosis",
     "reward.overlong_buffer": 0,
 }
 
@@ -48,12 +49,16 @@ def _grpo(_: ml_collections.ConfigDict) -> Settings:
 
 
 def _fission(config: ml_collections.ConfigDict) -> Settings:
-    """GRPO and, for every four groups, one of recoveries, newest errors first (arXiv 2601.15625)."""
+    """GRPO and, for every four groups, one of recoveries, newest errors first (arXiv 2601.15625).
+
+    A model that is made from scratch has never seen text like a diagnosis, so it is not told any.
+    """
     return {
         **_grpo(config),
         "fission.branches": config.train.rollouts,
         "fission.recoveries": max(1, config.train.groups // 4),
         "fission.order": "lifo",
+        "fission.feedback": "diagnosis" if config.model.path else "none",
     }
 
 

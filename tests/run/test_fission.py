@@ -48,7 +48,7 @@ DOMAIN = toy_env.DOMAIN
         ({"max_age": -1}, "fission.max_age=-1"),
         ({"order": "random"}, r"fission.order='random'.*one of \['fifo', 'lifo'\]"),
         ({"error": "typo"}, r"fission.error='typo'.*one of \['any', 'unparsed', 'refused'\]"),
-        ({"feedback": "none"}, r"fission.feedback='none'.*one of \['diagnosis', 'fixed'\]"),
+        ({"feedback": "oracle"}, r"fission.feedback='oracle'.*one of \['diagnosis', 'fixed', 'none'\]"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
@@ -66,6 +66,13 @@ def test_methods_that_read_sampled_tokens_of_every_step_are_refused(method: str)
     config.fission.branches = 2
     with pytest.raises(ValueError, match=r"fission.branches=2 is not allowed: it must be 0 with credit.meth"):
         from_config_dict(config)
+
+
+def test_the_preset_tells_a_diagnosis_only_to_models_that_were_not_made_here() -> None:
+    config = small_config().unlock()
+    assert preset(config, "fission").fission.feedback == "none"
+    config.model.path = "models/some"
+    assert preset(config, "fission").fission.feedback == "diagnosis"
 
 
 def test_the_header_says_so() -> None:
@@ -170,6 +177,8 @@ def test_what_the_policy_is_told() -> None:
         assert found.prefix.remark == text
     (found,) = errors_of(played("", "next door"), feedback="fixed")
     assert found.prefix.remark == "Error: that was a mistake. Try again."
+    (found,) = errors_of(played("", "next door"), feedback="none")
+    assert found.prefix.remark == ""
 
 
 def test_an_answer_that_the_environment_calls_a_refusal_is_an_error() -> None:
