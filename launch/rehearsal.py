@@ -1,7 +1,7 @@
 """Several processes of one program on this machine: start them, follow them, and end them together.
 
 A rehearsal of a run over several hosts, and the whole launcher where one machine has several. The first
-process keeps this terminal. What the others say is kept back, and shown if one of them ends the run.
+process keeps this terminal. The errors of the others are kept back, and shown if one of them ends the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ class Children:
             self.said.append(said)
             # A group of their own each: Ctrl-C comes from here, once.
             self.running.append(
-                subprocess.Popen([*command, *place], stdout=said, stderr=said, process_group=0)
+                subprocess.Popen(
+                    [*command, *place],
+                    stdout=subprocess.DEVNULL if index else None,
+                    stderr=said,
+                    process_group=0,
+                )
             )
 
     def send(self, number: int) -> None:
@@ -128,15 +133,16 @@ def _follow(children: Children) -> int | None:
 def _tell(children: Children, failed: int) -> int:
     """Say which process ended the run; the first, where it has the same to say, has said it already."""
     codes = children.codes()
-    first = codes[0]
-    index = 0 if first is not None and first > 0 else failed
+    first, code = codes[0], codes[failed]
+    assert code is not None
+    index = failed
+    if first is not None and first > 0 and code > 0:
+        index, code = 0, first
     said = children.said[index]
     if said is not None:
         said.seek(0)
         for line in said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]:
             print(f"[process {index}] {line}", file=sys.stderr)
-    code = codes[index]
-    assert code is not None
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     print(
         f"error: process {index} of {len(codes)} {how}, so the others were ended too. Everything up to the "

@@ -191,11 +191,6 @@ def from_first(make: Callable[[], T]) -> T:
     return cast(T, gather(on_first(make))[0])
 
 
-def barrier() -> None:
-    """Wait for all processes."""
-    gather(None)
-
-
 def leave(error: BaseException | None) -> None:
     """End this process, which ends in `error`, without waiting for the others; returns if it is the only one.
 
