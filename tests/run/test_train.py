@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from envs.lookup import environment
+from tests.browser import Watched
+from tests.report.parsed import Page
 from tests.run.small import small_config
 from vict_jax import checkpoint, metrics, proofs, train
 from vict_jax.audit.replay import replay
@@ -118,6 +120,29 @@ def test_a_run_leaves_everything_it_promises(finished: pathlib.Path, config: Run
     assert list((finished / "events").glob("events.*"))
     assert proofs.logged_updates(finished) == [1, 2, 3]
     assert not list(finished.rglob(".*partial"))
+
+
+def test_a_run_reports_itself(finished: pathlib.Path) -> None:
+    page = Page((finished / "report.html").read_text())
+    rows = metrics.read_metrics(finished)
+    assert "Finished: all 3 updates." in page.text
+    assert "Not all of the directory can be read" not in page.text
+    shown = [row[2:4] for row in page.tables["evaluations"][1:]]
+    assert shown == [
+        [str(row["update"]), f"{100 * row['success']:.1f} %"] for row in rows if row["kind"] == "eval"
+    ]
+    abstention = [row["abstention"] for row in rows if row["kind"] == "train"]
+    assert page.row("credit_table", "abstention")[4] == f"{100 * np.mean(abstention):.1f} %"
+    manifest = json.loads((finished / "run.json").read_text())
+    assert manifest["tasks"]["train"]["sha256"] in page.text
+    assert page.tables["config1"][1][:2] == ["seed", "0"]
+
+
+def test_the_report_of_a_run_opens_in_a_browser(finished: pathlib.Path, watched: Watched) -> None:
+    address = (finished / "report.html").as_uri()
+    watched.page.goto(address)
+    assert watched.page.locator("figure svg").count() > 10
+    assert watched.requests == [address]
 
 
 def test_the_proof_log_replays_bit_for_bit(finished: pathlib.Path, config: RunConfig) -> None:

@@ -13,6 +13,7 @@ from vict_jax.report.groups import Curve, Group, common, curve, points
 from vict_jax.report.plots import Figure, Line
 from vict_jax.report.read import Record
 from vict_jax.report.tables import NONE, Cell, Table, Tag, number, percent
+from vict_jax.viewer.words import ROLLOUT_CAUSES
 
 # Figure of a training row, what it is, and whether it is a share.
 CREDIT = (
@@ -118,7 +119,7 @@ def credit_table(groups: Sequence[Group]) -> Table:
     listed.insert(2, ("mutation_conformance", "F = V on edits and mutations", "conformance", "mutation"))
     alone = len(groups) == 1
     quarters = ["first quarter", "last quarter"] if alone else []
-    titles = ["all updates", "beside it"] if alone else [t for g in groups for t in (g.letter, "beside it")]
+    titles = ["all updates", "vs. paper"] if alone else [t for g in groups for t in (g.letter, "vs. paper")]
     rows: list[list[Cell]] = []
     for name, what, kind, key in listed:
         means = [_means(group, kind, key) for group in groups]
@@ -179,7 +180,7 @@ def cause_shares(group: Group, kind: str = "abstention") -> dict[str, float]:
 
 
 def cause_table(groups: Sequence[Group]) -> Table | None:
-    """Why credit was withheld; None where it never was."""
+    """Why credit was withheld, in words, and where to look next; None where it never was."""
     found = [(cause_shares(group), cause_shares(group, "atom_abstention")) for group in groups]
     causes = dict.fromkeys(cause for pair in found for shares in pair for cause in shares)
     if not causes:
@@ -187,9 +188,13 @@ def cause_table(groups: Sequence[Group]) -> Table | None:
     prefix = [f"{group.letter} " if group.letter else "" for group in groups]
     head = ["withheld because of", *(f"{p}{what}" for p in prefix for what in ("rollouts", "atoms"))]
     rows: list[list[Cell]] = [
-        [cause, *(percent(shares.get(cause, 0.0)) for pair in found for shares in pair)] for cause in causes
+        [
+            *(cause, *(percent(shares.get(cause, 0.0)) for pair in found for shares in pair)),
+            *(ROLLOUT_CAUSES[cause].why, ROLLOUT_CAUSES[cause].next),
+        ]
+        for cause in causes
     ]
-    return Table(head, rows, "l" + "rr" * len(groups))
+    return Table([*head, "of a rollout it means", "next"], rows, "l" + "rr" * len(groups) + "ll")
 
 
 def rollout_table(groups: Sequence[Group]) -> Table:

@@ -140,7 +140,7 @@ def draw(figure: Figure | Stack, *, name: str, legend: bool) -> markupsafe.Marku
             _lines(axis, figure)
         axis.set_xlabel("update", labelpad=2)
         axis.yaxis.set_major_locator(MaxNLocator(nbins=6))
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color=_GRID, linewidth=0.7)
         axis.set_axisbelow(True)
