@@ -8,6 +8,7 @@
     DIR/checkpoints/         Orbax: reference policy and the newest states
     DIR/rollouts/, atoms/, proofs/   four files an update, see `vict_jax.proofs`
     DIR/summary.json         the result
+    DIR/report.html          what to look at first, see `vict_jax.report`
 
 Rows and files of updates after the restored checkpoint are dropped on resume, so that every update
 appears exactly once.
