@@ -117,6 +117,7 @@ def ssh_command(place: Place, worker: str, remote: list[str]) -> list[str]:
         place.name,
         f"--worker={worker}",
         f"--command={shlex.join(remote)}",
+        "--ssh-flag=-n",  # ssh would swallow the commands that are pasted behind this one
         *place.ssh_args,
     )
 

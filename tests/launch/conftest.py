@@ -23,6 +23,8 @@ def world(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[p
     yield folder
     for name in stand_in.read_state(folder)["nodes"]:
         stand_in.destroy(folder, name)
+    for workload in stand_in.read_state(folder)["workloads"].values():
+        stand_in.kill_pods(workload)
 
 
 @pytest.fixture

@@ -222,6 +222,8 @@ def _reachable(folder: pathlib.Path, name: str) -> bool:
 def _ssh(folder: pathlib.Path, names: list[str], options: dict[str, str]) -> int:
     if not _reachable(folder, names[0]):
         return _error(f"TPU {names[0]} is in an unusable state")
+    if options.get("ssh-flag") != "-n":
+        sys.stdin.read()  # as ssh does
     # As gcloud hands a command to ssh: split at spaces, and joined again.
     command = " ".join(options["command"].split(" "))
     chosen = range(WORKERS) if options["worker"] == "all" else [int(options["worker"])]
@@ -333,14 +335,20 @@ def train(folder: pathlib.Path, argv: list[str]) -> int:
         return 9 if worker else 1
     if behaviour == "taken away once" and done == 0:
         if worker == 0:
-            checkpoint.write_text("1")
+            _save(checkpoint, 1)
             while not any("follow" in one for argv in calls(folder, "gcloud") for one in argv):
                 time.sleep(0.1)
             take_away(folder)
         time.sleep(60)
     if worker == 0:
-        checkpoint.write_text("2")
+        _save(checkpoint, 2)
     return 0
+
+
+def _save(checkpoint: pathlib.Path, update: int) -> None:
+    partial = checkpoint.with_name("partial")
+    partial.write_text(str(update))
+    partial.replace(checkpoint)  # the other worker may be reading
 
 
 def _wait_for_sigterm(checkpoint: pathlib.Path, worker: int) -> int:
@@ -356,7 +364,7 @@ def _wait_for_sigterm(checkpoint: pathlib.Path, worker: int) -> int:
         time.sleep(0.05)
     print(f"worker {worker} saves", flush=True)
     if worker == 0:
-        checkpoint.write_text("1")
+        _save(checkpoint, 1)
     return 0
 
 
@@ -458,11 +466,16 @@ def _delete_workload(folder: pathlib.Path, options: dict[str, str]) -> int:
     assert "force" in options, "it would ask"
     with changed(folder) as state:
         workload = state["workloads"].pop(options["workload"])
+    kill_pods(workload)
+    return 0
+
+
+def kill_pods(workload: Any) -> None:
+    """End what a workload runs, and forget how it ended."""
     for pod in workload["pods"]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pod["pid"], signal.SIGKILL)
         pathlib.Path(f"{pod['log']}.exit").unlink(missing_ok=True)
-    return 0
 
 
 def _list_workloads(folder: pathlib.Path, options: dict[str, str]) -> int:

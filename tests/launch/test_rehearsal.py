@@ -50,7 +50,7 @@ def test_the_whole_cycle_with_a_slice_that_is_taken_away_once(
     _behave(world, "taken away once")
     assert pod_actions.act("up", place, Runner(), training) == tpu_vm.PREEMPTED
     said = capfd.readouterr().out
-    assert "--worker=1 '--command=tail -f vict_jax/run/log'" in said
+    assert "--worker=1 '--command=tail -f vict_jax/run/log' --ssh-flag=-n" in said
     assert "Run the same command again to get it back" in said
     assert pod_actions.act("up", place, Runner(), training) == 0
     said = capfd.readouterr().out
