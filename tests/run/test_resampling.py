@@ -12,6 +12,7 @@ import pytest
 from envs.lookup import environment
 from tests.run.small import small_config
 from tests.run.test_shaping import marks, play
+from tests.run.together import together
 from vict_jax import resampling
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.job import Job, update_tasks
@@ -113,3 +114,50 @@ def test_spare_tasks_are_a_function_of_seed_and_update() -> None:
     assert not own & set(first)
     # Not more than there are: 24 tasks, 3 of them the update's own.
     assert len(resampling.spare_tasks(job(100), 1)) == 21
+
+
+class Odd(Stage):
+    """Tasks whose place in the split is odd have equal returns."""
+
+    def collect(self, *args: Any, rollouts: int, first: int, **kwargs: Any) -> Collected:
+        order = [task.id for task in job(0).train_tasks]
+        self.calls.append(([task.id for task in args[3]], first))
+        groups = [
+            [
+                dataclasses.replace(
+                    play([3], score=float(n == 0 and order.index(task.id) % 2 == 0)), task=task
+                )
+                for n in range(rollouts)
+            ]
+            for task in args[3]
+        ]
+        counts = {field.name: 0 for field in dataclasses.fields(Counts)}
+        return Collected(groups, [[marks(r) for r in g] for g in groups], Counts(**counts), {"env": 1.0})
+
+
+@pytest.mark.parametrize("limit", [1, 3, 20])
+def test_several_processes_play_and_keep_what_one_does(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    stage, unused, key = Odd(0), None, jax.random.key(0)
+    monkeypatch.setattr(resampling, "collect", stage.collect)
+    monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
+    monkeypatch.setattr(resampling, "open_session", lambda *_: unused)
+    chosen = job(limit)
+
+    def numbered() -> dict[str, int]:
+        """The number of each task's first rollout."""
+        return {task: first + i * ROLLOUTS for tasks, first in stage.calls for i, task in enumerate(tasks)}
+
+    def kept(some: resampling.Sampled) -> list[str]:
+        return [group[0].task.id for group in some.played.groups]
+
+    alone = resampling.roll_out(chosen, unused, 2, key)  # type: ignore[arg-type]
+    expected, stage.calls = numbered(), []
+    several = together(
+        monkeypatch,
+        GROUPS,
+        lambda _: resampling.roll_out(chosen, unused, 2, key),  # type: ignore[arg-type]
+    )
+    assert numbered() == expected
+    assert [task for some in several for task in kept(some)] == kept(alone)
+    for name, value in alone.counts.items():
+        assert sum(some.counts[name] for some in several) == value
