@@ -258,6 +258,17 @@ def test_no_damage_stops_the_report(tmp_path, no_pictures, seed):
     assert "What to look at first" in page.text
 
 
+def test_an_environment_that_is_not_here_and_odd_values(tmp_path, no_pictures):
+    plain = make_config(env__name="no_such_module", train__updates={"many": []}) | {"seed": [1]}
+    paths = [write(tmp_path / name, rows(updates=2), plain) for name in "ab"]
+    page = page_of(*paths)
+    assert (
+        "Values are not compared with their defaults: there is no environment 'no_such_module'" in page.text
+    )
+    assert "with seeds [1], [1] (some are equal: repeats, not independent runs)" in page.text
+    assert {row[3] for row in page.tables["config1"][1:]} == {""}
+
+
 def test_where_it_is_written(tmp_path, no_pictures):
     workdir = write_run(tmp_path / "run")
     assert write_report([workdir]) == workdir / "report.html"

@@ -8,7 +8,7 @@ import numpy as np
 
 from vict_jax.report import phases, success, task_types
 from vict_jax.report.diagnostics import cause_shares
-from vict_jax.report.groups import Curve, Group, curve
+from vict_jax.report.groups import Curve, Group, as_json, curve
 from vict_jax.report.tables import chance, percent
 
 # Updates that a statement about the direction of the training curve needs at least.
@@ -47,9 +47,9 @@ def _progress(group: Group) -> str:
 def _seeds(group: Group) -> str:
     if len(group.records) == 1:
         return ""
-    seeds = [record.config.get("seed") for record in group.records]
+    seeds = [as_json(record.config.get("seed")) for record in group.records]
     equal = "" if len(set(seeds)) == len(seeds) else " (some are equal: repeats, not independent runs)"
-    return f" of {len(seeds)} runs with seeds {', '.join(map(str, seeds))}{equal}"
+    return f" of {len(seeds)} runs with seeds {', '.join(seeds)}{equal}"
 
 
 def _range(numbers: Sequence[int]) -> str:
