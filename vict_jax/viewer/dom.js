@@ -103,9 +103,10 @@ function outcomeTag(outcome, score) {
   return el("span", { class: `tag ${className}`, text: `${mark} ${word}${points}` });
 }
 
-function tableOf(titles, rows, className = "") {
+/** A table; one that is `free` scrolls with the page, so that its titles stay in sight. */
+function tableOf(titles, rows, className = "", free = false) {
   const head = el("tr", {}, ...titles.map((t) => (t instanceof Node ? t : el("th", { text: t, scope: "col" }))));
-  return el("div", { class: "scroll" },
+  return el("div", { class: free ? "free" : "scroll" },
     el("table", { class: className }, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 

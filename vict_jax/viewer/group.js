@@ -19,7 +19,7 @@ function groupView(group, context) {
     el("div", { class: "title" }, el("h2", { text: `Update ${group.update} · group ${group.group}` }), el("span", { class: "muted text", text: [group.type, group.task].filter(Boolean).join(" · ") })),
     unreadable(group.problems),
     el("p", { class: "muted", text: "A column for each rollout. Atoms (one row each): status at the end, ★ in the core, and how it stands in its group. Steps: the action and its final advantage, with the correction in it." }),
-    tableOf(head, rows, "side-by-side"));
+    tableOf(head, rows, "side-by-side", true));
 }
 
 function atomSummary(name, atom) {

@@ -109,7 +109,7 @@ class RolloutList {
     if (rows.raised[i]) title.append(el("span", { class: "positive", text: `▲${rows.raised[i]}`, title: `${rows.raised[i]} steps raised, at most ${signed(rows.best[i])}` }));
     if (rows.lowered[i]) title.append(el("span", { class: "negative", text: `▼${rows.lowered[i]}`, title: `${rows.lowered[i]} steps lowered, at most ${signed(rows.worst[i])}` }));
     const cause = this.outcome[i] === "lost" ? "lost" : this.text(rows.cause[i]);
-    const about = [this.text(rows.type[i]) || this.text(rows.task[i]), cause && `nothing: ${cause.replaceAll("_", " ")}`];
+    const about = [this.text(rows.type[i]) || this.text(rows.task[i]), cause && `no credit: ${cause.replaceAll("_", " ")}`];
     const row = el("div", {
       class: `row${i === this.selected ? " selected" : ""}`, id: `row-${i}`, role: "option", data: { i },
       "aria-selected": String(i === this.selected), "aria-posinset": k + 1, "aria-setsize": this.shown.length,

@@ -27,6 +27,24 @@ NO_UPDATE = -1  # of a problem with a file of the whole run
 # No update has as many groups, rollouts of a group or steps; a larger number is damage.
 _MOST = 1_000_000
 
+# Types of those arrays of `CreditInputs` that are read here.
+_TYPES = {"score": np.float32, "status": np.int8, "rollout_mask": np.bool_}
+# What `zipfile` and NumPy raise for bytes that are not what they were: an attribute or key that is not there,
+# a method of compression that does not exist, a password that was never set, a size beyond the memory.
+_DAMAGED_ZIP = (
+    *(
+        ValueError,
+        EOFError,
+        OSError,
+        AttributeError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+        MemoryError,
+    ),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
 
 class UnreadableError(Exception):
     """A file of the log cannot be read; the message says why, without its path."""
@@ -77,7 +95,7 @@ def read_table(
         table.validate(full=True)
     except FileNotFoundError as error:
         raise UnreadableError("is missing") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UnreadableError(f"is damaged: {_first_line(error)}") from error
     _check_keys(table)
     return table
@@ -106,11 +124,14 @@ def read_arrays(workdir: pathlib.Path, update: int, names: Sequence[str]) -> dic
         with open(workdir / arrays_path(update), "rb") as file, np.load(file, allow_pickle=False) as arrays:
             if lacking := [name for name in names if name not in arrays.files]:
                 raise UnreadableError(f"is of another version of the log: it has no array {lacking}")
-            return {name: arrays[name] for name in names}
+            found = {name: arrays[name] for name in names}
     except FileNotFoundError as error:
         raise UnreadableError("is missing") from error
-    except (ValueError, EOFError, OSError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED_ZIP as error:
         raise UnreadableError(f"is damaged: {_first_line(error)}") from error
+    if wrong := [name for name, array in found.items() if array.dtype != _TYPES[name]]:
+        raise UnreadableError(f"is damaged: the type of {wrong} is another")
+    return found
 
 
 def read_settings(workdir: pathlib.Path) -> dict[str, Any]:

@@ -125,6 +125,7 @@ async function show() {
   const mine = ++turn;
   for (const tab of document.querySelectorAll("#tabs [role=tab]")) tab.setAttribute("aria-selected", String(tab.dataset.view === state.view));
   if (!state.at) { $("content").replaceChildren(notice(index.updates.length ? "No rollout is chosen." : "This directory has no logged update yet. Training writes one after each update; press r to look again.")); return; }
+  if (list.find(state.at) < 0) { fail(`There is no rollout ${state.at.group}/${state.at.rollout} in update ${state.at.update} of this run.`); return; }
   try {
     if (state.view === "group") await showGroup(mine);
     else if (state.view === "methods") await showMethods(mine);
@@ -164,7 +165,7 @@ async function showRollout(mine) {
     if (record !== before) $("main").scrollTop = 0;
   }
   $("content").dataset.at = address();
-  if (state.step !== null) $(`step-${state.step}`)?.scrollIntoView({ block: "nearest" });
+  for (const name of ["tr.detail", "tr.step.selected"]) document.querySelector(name)?.scrollIntoView({ block: "nearest" });
   if (state.observing && shown.observed === null) {
     const observed = await source.observed(state.at);
     if (mine !== turn) return;
@@ -222,10 +223,11 @@ function showProblems() {
   if (!problems.length) $("problems").hidden = true;
 }
 
-/** Where to begin: a failed rollout with a raised step if there is one. */
+/** Where to begin: a failed rollout with a raised step, or else any corrected one, or else the first. */
 function beginning() {
-  const interesting = list.shown.find((i) => list.outcome[i] === "failed" && index.rows.raised[i]);
-  const first = interesting ?? list.shown[0];
+  const { raised, lowered } = index.rows;
+  const first = list.shown.find((i) => list.outcome[i] === "failed" && raised[i])
+    ?? list.shown.find((i) => raised[i] || lowered[i]) ?? list.shown[0];
   return first === undefined ? null : list.place(first);
 }
 

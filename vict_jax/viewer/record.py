@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from envs.base import Status
 from vict_jax.viewer import log, words
 from vict_jax.viewer.index import attempt, finite
 
 Row = dict[str, Any]
 
-_ARRAYS = ("score", "status", "rollout_mask", "step_mask", "conforming")
+_ARRAYS = ("score", "status", "rollout_mask")
 _LOST = ("env_error", "env_timeout")
 _SUCCESS = "success"
 
@@ -86,15 +87,17 @@ def _statuses(update: UpdateLog, g: int, n: int, steps: int, atoms: int) -> list
     inside = status.ndim == 4 and g < status.shape[0] and n < status.shape[1]
     if not inside or steps >= status.shape[2] or atoms > status.shape[3]:
         return None
-    return status[g, n, : steps + 1, :atoms].tolist()
+    chosen = status[g, n, : steps + 1, :atoms]
+    known = ((chosen >= 0) & (chosen < len(Status))).all()
+    return chosen.tolist() if known else None
 
 
 def _logged_score(update: UpdateLog, g: int, n: int) -> float | None:
     if update.arrays is None or update.arrays["score"].ndim != 2:
         return None
     score, real = update.arrays["score"], update.arrays["rollout_mask"]
-    inside = g < score.shape[0] and n < score.shape[1]
-    return float(score[g, n]) if inside and real[g, n] else None
+    inside = real.shape == score.shape and g < score.shape[0] and n < score.shape[1]
+    return finite(float(score[g, n])) if inside and real[g, n] else None
 
 
 def _side(base: float | None, eps_q: float | None) -> int | None:

@@ -79,7 +79,7 @@ function statusCell(record, t, j, edges) {
   if (now) {
     const changed = before !== null && before !== record.status[t][j];
     cell.dataset.status = now.name;
-    cell.title = `${record.atoms[j].atom_id}: ${now.name}${changed ? `, was ${STATUS[before].name}` : ""}`;
+    cell.title = visible(`${record.atoms[j].atom_id}: ${now.name}${changed ? `, was ${STATUS[before].name}` : ""}`);
     cell.append(el("span", { class: `status ${now.className}${changed ? " changed" : ""}`, text: now.mark }));
   }
   for (const edge of edges.filter((e) => e.atom_id === record.atoms[j].atom_id)) {
@@ -105,7 +105,7 @@ function stepTable(record, context, most) {
   const section = el("section", {}, el("div", { class: "section-title" }, el("h3", { text: "The conversation" }), observedSwitch(context)));
   if (!record.steps.length) section.append(notice(emptyText(record)));
   else {
-    section.append(tableOf(["#", "The agent saw, and did", numberHead("Base"), numberHead("Correction"), numberHead("Final"), ...record.atoms.map(atomHead)], rows, "steps"));
+    section.append(tableOf(["#", "The agent saw, and did", numberHead("Base"), numberHead("Correction"), numberHead("Final"), ...record.atoms.map(atomHead)], rows, "steps", true));
     if (record.status === null && record.atoms.length) section.append(notice("The statuses of the atoms over time are in the file of arrays, which is not readable.", "muted"));
   }
   return section;

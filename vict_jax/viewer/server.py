@@ -127,7 +127,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except UnknownPlaceError as error:
             self._send_json(404, {"error": str(error)})
         except UnavailableError as error:
-            self._send_json(409, {"error": str(error)})
+            self._send_json(200, {"error": str(error)})  # an answer, too: it cannot be computed
         else:
             self._send_json(200, value)
 

@@ -15,7 +15,7 @@ class ServerSource {
       throw new NotAvailable("The viewer's server does not answer. Is the command still running?");
     }
     const body = await response.json();
-    if (!response.ok) throw new NotAvailable(body.error);
+    if (!response.ok || body.error) throw new NotAvailable(body.error);
     return body;
   }
 
