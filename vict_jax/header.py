@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 
 from envs.verdict import Verdict
@@ -9,6 +11,7 @@ from vict_jax import gate
 from vict_jax.config import RunConfig
 from vict_jax.credit.base import STATISTICS
 from vict_jax.credit.methods import CreditMethod, credit_method
+from vict_jax.credit.options import VictOptions
 from vict_jax.job import Job, needs_values, parameter_counts
 
 
@@ -71,12 +74,23 @@ def _advantage(method: CreditMethod, config: RunConfig) -> str:
     if method.estimator is not None:
         whitened = "whitened over the batch, each rollout counted once" if options.whiten else "as it is"
         return f"discount {options.discount}, lambda {options.gae_lambda}, {whitened}"
-    if method.steps is not None:
-        counted = "STEP" if options.steps.rows else "rollout"
-        return f"step-level, outcome statistics of the group with each {counted} counted once"
+    if method.steps is not None and method.steps.section:
+        return _step_level(method.steps.section, options)
     base = method.base or options.base
     discount = f", discount {options.discount}" if STATISTICS[base].startswith("return-to-go") else ""
-    return f"base {base} ({STATISTICS[base]}{discount})"
+    level = "" if method.steps is None else "step-level on "
+    return f"{level}base {base} ({STATISTICS[base]}{discount})"
+
+
+def _step_level(section: str, options: VictOptions) -> str:
+    plain = dataclasses.asdict(options)
+    own = ", ".join(f"{name} {value}" for name, value in plain[section].items())
+    paid = "for a full score only" if options.steps.success_only else "in proportion to the score"
+    counted = "STEP" if options.steps.rows else "rollout"
+    return (
+        f"step-level ({own}), {options.steps.pay} paid {paid}; outcome statistics of the group with each "
+        f"{counted} counted once"
+    )
 
 
 def reward(config: RunConfig) -> str:

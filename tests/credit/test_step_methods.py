@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.credit import builders, step_oracle
-from tests.credit.step_builders import NAMES, played, random_steps, run
+from tests.credit.step_builders import NAMES, fill, played, random_steps, run
 from vict_jax.credit.assign import assign_many
 from vict_jax.credit.diagnostics import check_placed
 from vict_jax.credit.methods import STEP_METHODS, Claim
@@ -132,6 +132,16 @@ def test_salt_counts_a_rollout_once_however_often_it_repeats_a_transition() -> N
     np.testing.assert_allclose(found, [[0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, -0.5]], atol=1e-7)
     alone = played([(1.0, [1, 2]), (0.0, [1, 1, 1, 1])], actions=[[7], [7, 7, 7]])
     np.testing.assert_allclose(one(alone, "salt", "means"), [[0.5, 0, 0], [-0.5, -0.5, -0.5]], atol=1e-7)
+
+
+def test_salt_takes_no_rounding_of_a_mean_for_a_step_part() -> None:
+    """Three equal outcome advantages whose float32 mean is another number by a last bit."""
+    inputs = played([*[(0.9, [1, 2, 3])] * 3, *[(0.2, [4, 5, 6])] * 3])
+    output = run(inputs, VARIANTS["means"])["salt"]
+    own = np.asarray(output.advantages[0, 0, 0])
+    assert (own + own + own) / np.float32(3) != own
+    np.testing.assert_array_equal(output.advantages[0, :3], own)
+    assert float(output.diagnostics["step_share"]) == 0.0
 
 
 def test_graphgpo() -> None:
@@ -335,6 +345,23 @@ def test_advantages_on_padding_and_such_as_are_not_finite_break_the_claim() -> N
         wrong = dataclasses.replace(output, advantages=output.advantages.at[place].set(value))
         assert int(check_placed(inputs, wrong)) == 1
     assert int(check_placed(inputs, output)) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "field"), [("hgpo", "penalty"), ("hcapo", "hindsight_logp"), ("proxmo", "state_terms")]
+)
+def test_nan_of_a_real_step_is_not_hidden(method: str, field: str) -> None:
+    """Groups of equal values are dropped; one with a NaN is none, so that the claim breaks."""
+    inputs = random_steps(2)
+    place = tuple(np.argwhere(inputs.step_mask & inputs.rollout_mask[..., None])[3])
+    values = np.array(dataclasses.asdict(inputs)[field])
+    values[place] = np.nan
+    broken = fill(dataclasses.replace(inputs, **{field: values}))
+    outputs, violations = assign_many(
+        broken, methods=NAMES, aggregate=builders.conjunctive, options=builders.DEFAULT
+    )
+    assert np.isnan(np.asarray(outputs[method].advantages)[place])
+    assert int(violations) > 0
 
 
 def test_a_field_that_nobody_made_is_named() -> None:

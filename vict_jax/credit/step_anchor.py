@@ -118,7 +118,8 @@ def salt(inputs: CreditInputs, options: VictOptions) -> StepCredit:
         before = jnp.arange(real.shape[-1])[:, None] > jnp.arange(real.shape[-1])
         first = real & ~jnp.any(same & before & real[:, None, :], axis=-1)
         found = anchors(own.ravel(), key.reshape(3, -1), first.ravel())
-        shared = jnp.where(found.count > 1, found.mean, own.ravel())
+        # A mean of equal values may be off by a bit, which would pass for a step part.
+        shared = jnp.where((found.count > 1) & found.spread, found.mean, own.ravel())
         return shared.reshape(real.shape)
 
     key = jnp.stack([inputs.state_id[..., :-1], inputs.action_id, inputs.state_id[..., 1:]], axis=1)
@@ -128,7 +129,7 @@ def salt(inputs: CreditInputs, options: VictOptions) -> StepCredit:
     return StepCredit(advantages, estimate.advantage, estimate.scale, advantages - own)
 
 
-GIGPO = StepMethod(gigpo)
-GIGPO_SIMILAR = StepMethod(gigpo_similar, needs=frozenset({"cluster_id"}))
-HGPO = StepMethod(hgpo, no_outcome=_hgpo_alone)
+GIGPO = StepMethod(gigpo, section="gigpo")
+GIGPO_SIMILAR = StepMethod(gigpo_similar, needs=frozenset({"cluster_id"}), section="gigpo")
+HGPO = StepMethod(hgpo, no_outcome=_hgpo_alone, section="hgpo")
 SALT = StepMethod(salt)

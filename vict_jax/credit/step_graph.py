@@ -120,5 +120,5 @@ def rewardflow(inputs: CreditInputs, options: VictOptions) -> StepCredit:
     return combine(inputs, outcome, episode, steps, omega=o.omega)
 
 
-GRAPHGPO = StepMethod(graphgpo)
-REWARDFLOW = StepMethod(rewardflow)
+GRAPHGPO = StepMethod(graphgpo, section="graphgpo")
+REWARDFLOW = StepMethod(rewardflow, section="rewardflow")

@@ -42,7 +42,8 @@ def hindsight_values(
     length = jnp.sum(real, axis=-1, keepdims=True)
     mean = ordered_sum(jnp.moveaxis(score, -1, 0))[..., None] / jnp.maximum(length, 1)
     # A rollout all of whose scores vanish says nothing about which step mattered.
-    ratio = jnp.where(mean > 0, score / jnp.where(mean > 0, mean, 1.0), 1.0)
+    vanishes = mean == 0
+    ratio = jnp.where(vanishes, 1.0, score / jnp.where(vanishes, 1.0, mean))
     ratio = jnp.clip(ratio, options.rho_low, options.rho_high)
     left = jnp.maximum(length - 1 - jnp.arange(real.shape[-1]), 0)
     values = jnp.where(real, ratio * decay(left, options.gamma, real.shape[-1]) * total[..., None], 0.0)
@@ -70,4 +71,4 @@ def hcapo(inputs: CreditInputs, options: VictOptions) -> StepCredit:
     return combine(inputs, outcome, episode, micro, omega=o.omega)
 
 
-HCAPO = StepMethod(hcapo, needs=frozenset({"hindsight_logp"}))
+HCAPO = StepMethod(hcapo, needs=frozenset({"hindsight_logp"}), section="hcapo")

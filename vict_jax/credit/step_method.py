@@ -56,11 +56,13 @@ class StepMethod:
       needs: fields of `CreditInputs` beyond those that every batch has.
       no_outcome: why its advantage has no outcome part under these options, so that VICT cannot go on top of
         it (Eq. 10); empty if it has one.
+      section: name of its own options in `VictOptions`; empty for one that takes those of its base.
     """
 
     credit: Callable[[CreditInputs, VictOptions], StepCredit]
     needs: frozenset[str] = frozenset()
     no_outcome: Callable[[VictOptions], str] = always
+    section: str = ""
 
 
 def step_diagnostics(inputs: CreditInputs, credit: StepCredit) -> dict[str, jax.Array]:
@@ -150,7 +152,8 @@ class Anchors:
     """Statistics of the group that each step is in, [K] each.
 
     Attributes:
-      count: i32, members. mean: f32. spread: bool, the members differ; exact.
+      count: i32, members. mean: f32. spread: bool, the members differ; exact, True where one is NaN, and
+        where there is none.
     """
 
     count: jax.Array
@@ -186,7 +189,7 @@ def anchors(value: jax.Array, key: jax.Array, member: jax.Array) -> Anchors:
     nothing = jnp.zeros_like(value)
     start = (jnp.zeros(value.shape, jnp.int32), nothing, nothing + jnp.inf, nothing - jnp.inf)
     (count, total, low, high), _ = jax.lax.scan(add, start, (value, key.T, member))
-    return Anchors(count, total / jnp.maximum(count, 1), low < high)
+    return Anchors(count, total / jnp.maximum(count, 1), ~(low == high))
 
 
 def deviation(value: jax.Array, key: jax.Array, member: jax.Array, found: Anchors, *, ddof: int) -> jax.Array:

@@ -86,4 +86,4 @@ def proxmo(inputs: CreditInputs, options: VictOptions) -> StepCredit:
     return combine(inputs, outcome, episode, steps, omega=o.omega)
 
 
-PROXMO = StepMethod(proxmo, needs=frozenset({"state_terms"}))
+PROXMO = StepMethod(proxmo, needs=frozenset({"state_terms"}), section="proxmo")

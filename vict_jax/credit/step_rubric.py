@@ -95,4 +95,4 @@ def trca(inputs: CreditInputs, options: VictOptions) -> StepCredit:
     return combine(inputs, outcome, episode, steps, omega=o.omega)
 
 
-TRCA = StepMethod(trca, needs=frozenset({"rubric", "rubric_kind", "context_id"}))
+TRCA = StepMethod(trca, needs=frozenset({"rubric", "rubric_kind", "context_id"}), section="trca")
