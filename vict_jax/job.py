@@ -169,6 +169,13 @@ def needs_values(config: RunConfig) -> bool:
     return "value" in needs([config.credit.method], config.credit.options)
 
 
+def longest_sequence(config: RunConfig) -> int:
+    """Most tokens that the model reads in one sequence: the context and, in the pass of HCAPO, an outcome."""
+    with_outcome = "hindsight_logp" in needs([config.credit.method], config.credit.options)
+    outcome = config.credit.options.hcapo.outcome_tokens if with_outcome else 0
+    return config.rollout.max_context + outcome
+
+
 def with_value_head(job: Job, params: nnx.State) -> nnx.State:
     """The policy's trained parameters and, if the credit method needs one, a new value head."""
     if not needs_values(job.config):
@@ -299,9 +306,9 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
     Raises:
       ValueError: the checkpoint's tokenizer or the longest context does not fit the checkpoint's model.
     """
-    options = config.model
+    options, longest = config.model, longest_sequence(config)
     if not options.path:
-        return options.made(vocab_size=len(codec.tokenizer), max_positions=config.rollout.max_context)
+        return options.made(vocab_size=len(codec.tokenizer), max_positions=longest)
     model = options.read(read_model_json(pathlib.Path(options.path) / hf.CONFIG))
     if len(codec.tokenizer) > model.vocab_size:
         raise ValueError(
@@ -312,6 +319,12 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
         raise ValueError(
             f"rollout.max_context={config.rollout.max_context} is above the {model.max_positions} positions "
             f"of the model at {options.path!r}"
+        )
+    if longest > model.max_positions:
+        raise ValueError(
+            f"rollout.max_context={config.rollout.max_context} leaves no room for credit.hcapo.outcome_tokens="
+            f"{config.credit.options.hcapo.outcome_tokens} below the {model.max_positions} positions of the "
+            f"model at {options.path!r}, which credit.method={config.credit.method!r} reads in one sequence"
         )
     return model
 

@@ -116,6 +116,20 @@ def test_a_context_beyond_the_models_positions_is_refused(
         pass
 
 
+def test_the_outcome_of_the_hindsight_pass_needs_positions_beyond_the_context(
+    exported: tuple[pathlib.Path, dict[str, np.ndarray]], tmp_path: pathlib.Path
+) -> None:
+    config = small_config().unlock()
+    config.credit.method = "hcapo"
+    with open_job(from_config_dict(config), tmp_path) as job:
+        assert job.model.max_positions == config.rollout.max_context + 128
+    config.model = {**train_default_model(), "path": str(exported[0])}
+    (tmp_path / "run").mkdir()
+    message = r"max_context=512 leaves no room for credit\.hcapo\.outcome_tokens=128 below the 512 positions"
+    with pytest.raises(ValueError, match=message), open_job(from_config_dict(config), tmp_path / "run"):
+        pass
+
+
 def test_a_missing_directory_is_named(tmp_path: pathlib.Path) -> None:
     with (
         pytest.raises(FileNotFoundError, match="nowhere"),
