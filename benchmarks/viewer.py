@@ -2,11 +2,12 @@
 
     python -m benchmarks.viewer [--rollouts 10240] [--repeats 5] [--clicks 60] [--json OUT]
     python -m benchmarks.viewer --workdir=DIR
+    python -m benchmarks.viewer --workdir=runs/quickstart --pictures=docs/images
 
 The first command makes a run of its own in a temporary directory: 8 household tasks played 16 times each
 by the expert with random actions in between, credited by VICT, and written again and again as update 1, 2,
-... by the writer of the proof log. The second measures a run that is there. Both need Chromium and
-Playwright (`pip install 'vict_jax[browser]'`).
+... by the writer of the proof log. The second measures a run that is there; the third takes the docs'
+pictures of it instead. All need Chromium and Playwright (`pip install 'vict_jax[browser]'`).
 
 Opening is the time from the start of `python -m launch.viewer` to the list and the first rollout on the
 screen, with the browser already running. A click is the time from the event to the second frame after its
@@ -211,12 +212,9 @@ def click_through(page: Any, clicks: int) -> Iterator[Timing]:
     yield Timing("filters, over all updates", tuple(filtered(*one) for one in toggles), MOST_TO_CLICK)
 
 
-def measure(workdir: pathlib.Path, repeats: int, clicks: int) -> list[Timing]:
-    """Open the run and click through it.
-
-    Raises:
-      ValueError: there is no Chromium.
-    """
+@contextlib.contextmanager
+def browser_page(width: int, height: int) -> Iterator[Any]:
+    """A page of a new browser. Raises ValueError if there is no Chromium."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -224,14 +222,37 @@ def measure(workdir: pathlib.Path, repeats: int, clicks: int) -> list[Timing]:
         raise ValueError("no Chromium on the PATH (on Debian: apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, chromium_sandbox=False)
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        yield browser.new_page(viewport={"width": width, "height": height})
+        browser.close()
+
+
+def measure(workdir: pathlib.Path, repeats: int, clicks: int) -> list[Timing]:
+    """Open the run and click through it."""
+    with browser_page(1440, 900) as page:
         opened = tuple(open_once(page, workdir) for _ in range(repeats))
         with served(workdir) as url:
             page.goto(url)
             page.wait_for_selector("body[data-ready]")
-            found = [Timing("open", opened, MOST_TO_OPEN), *click_through(page, clicks)]
-        browser.close()
-    return found
+            return [Timing("open", opened, MOST_TO_OPEN), *click_through(page, clicks)]
+
+
+def take_pictures(workdir: pathlib.Path, folder: pathlib.Path) -> None:
+    """The views of the rollout that the viewer opens with, as the docs show them."""
+    with browser_page(1360, 860) as page, served(workdir) as url:
+        page.goto(url)
+        page.wait_for_selector("body[data-ready]")
+        page.screenshot(path=folder / "viewer.png")
+        for name, key, there in (
+            ("step", "c", "tr.detail"),
+            ("group", "2", ".group-view"),
+            ("methods", "3", ".methods-view #method-b option[value=gigpo]"),
+        ):
+            page.keyboard.press(key)
+            page.wait_for_selector(there, state="attached", timeout=60_000)
+            if name == "methods":
+                page.select_option("#method-b", "gigpo")
+                page.wait_for_selector("table.methods th:has-text('gigpo')", timeout=60_000)
+            page.screenshot(path=folder / f"viewer_{name}.png")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -243,8 +264,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rollouts", type=int, default=10_240, help="of the run that is made")
     parser.add_argument("--repeats", type=int, default=5, help="openings")
     parser.add_argument("--clicks", type=int, default=60, help="of the most frequent kinds")
+    parser.add_argument("--pictures", type=pathlib.Path, metavar="DIR", help="take pictures of --workdir")
     parser.add_argument("--json", type=pathlib.Path, metavar="OUT", help="where to write the figures")
     args = parser.parse_args(argv)
+    if args.pictures is not None:
+        if args.workdir is None:
+            parser.error("--pictures needs a --workdir")
+        take_pictures(args.workdir, args.pictures)
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         workdir = args.workdir
         if workdir is None:

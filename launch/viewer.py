@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,7 +41,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def serve(workdir: pathlib.Path, port: int) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C or a request to terminate, which ends the process that computes methods as well."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     from vict_jax.viewer.server import open_server
 
     with open_server(workdir, port) as server:
@@ -84,4 +86,4 @@ if __name__ == "__main__":
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print()
+        print(file=sys.stderr)

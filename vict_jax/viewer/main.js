@@ -145,7 +145,9 @@ async function rollout() {
 }
 
 function place(view) {
+  const another = $("content").firstElementChild?.className !== view.className;
   $("content").replaceChildren(view);
+  if (another) $("main").scrollTo(0, 0);
   $("content").dataset.at = address();
 }
 
@@ -202,6 +204,7 @@ async function showMethods(mine) {
   try {
     shown.choices ??= await source.methods(state.at);
     if (mine !== turn) return;
+    if (source.offline && ![LOGGED, ...shown.choices.map((c) => c.name)].includes(state.b)) state.b = shown.choices[0]?.name ?? LOGGED;
     draw(null);
     const names = [...new Set([state.a, state.b])].filter((name) => name !== LOGGED);
     const computed = names.length && record.steps.length ? await source.advantages(state.at, names) : {};

@@ -11,6 +11,7 @@ import concurrent.futures.process
 import functools
 import multiprocessing
 import pathlib
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -73,6 +74,10 @@ def _guarded(task: Callable[..., T], *args: Any) -> T:
         raise UnavailableError(str(error)) from error
 
 
+def _leave_ctrl_c_to_the_server() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Workshop:
     """The process in which this module's functions run; it starts with the first call."""
 
@@ -88,7 +93,9 @@ class Workshop:
         """
         with self._lock:
             if self._pool is None:
-                self._pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=_PROCESS)
+                self._pool = concurrent.futures.ProcessPoolExecutor(
+                    1, mp_context=_PROCESS, initializer=_leave_ctrl_c_to_the_server
+                )
             pool = self._pool
         try:
             return pool.submit(_guarded, task, *args).result()

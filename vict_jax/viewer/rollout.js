@@ -7,6 +7,8 @@ const SIDE_WORDS = {
   "-1": "worse than its group, so the question is what it got right and what it lacked",
 };
 
+const END_WORDS = { context: "a full context: there was no room for another step", step_cap: "the step cap", env_error: "an error of the environment", env_timeout: "a time-out of the environment" };
+
 /** The whole view. `context` has `step` (selected or null), `observed` (edges or null), `choose(step)`. */
 function rolloutView(record, context) {
   const most = Math.max(...record.steps.flatMap((s) => [s.base, s.correction, s.advantage]).map((v) => Math.abs(v ?? 0)), 0);
@@ -26,7 +28,7 @@ function rolloutTitle(record) {
 function rolloutFacts(record) {
   const facts = el("dl", { class: "facts" });
   const add = (name, ...nodes) => facts.append(el("dt", { text: name }), el("dd", {}, ...nodes));
-  if (record.end) add("Ended by", el("span", { text: `${record.end.replaceAll("_", " ")}, after ${record.steps.length} steps` }));
+  if (record.end) add("Ended by", el("span", { text: `${END_WORDS[record.end] ?? record.end}, after ${record.steps.length} steps` }));
   if (record.base !== null && record.base !== undefined) {
     const side = record.side === null ? "" : `: ${SIDE_WORDS[record.side]}`;
     add("Base advantage", el("span", { class: signClass(record.base), text: signed(record.base), data: { of: "base" } }), el("span", { text: side }));
@@ -202,7 +204,7 @@ function edgeCells(e) {
   return [
     el("td", { class: "number", text: e.step }), el("td", {}, foldable(e.action, "action")), el("td", { text: e.relation }),
     el("td", {}, el("code", { text: e.atom_id })), el("td", {}, foldable(e.variable, "mono")), el("td", {}, foldable(e.before, "")), el("td", {}, foldable(e.after, "")),
-    ...["marginal", "marginal_norm", "weight", "contribution"].map((name) => el("td", { class: `number ${name === "weight" ? "" : signClass(e[name])}`, data: { of: name, value: e[name] }, text: signed(e[name]) })),
+    ...["marginal", "marginal_norm", "weight", "contribution"].map((name) => el("td", { class: `number ${name === "weight" ? "" : signClass(e[name])}`, data: { of: name, value: e[name] }, text: name === "weight" && e[name] !== null ? e[name].toFixed(3) : signed(e[name]) })),
   ];
 }
 

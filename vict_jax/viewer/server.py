@@ -10,6 +10,7 @@ import http.server
 import json
 import logging
 import pathlib
+import sys
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -76,6 +77,11 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), Handler)
         self.viewing = viewing
         self.html = page(f"Credit viewer: {viewing.workdir}").encode()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that is closed or moves on before its answer is there is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

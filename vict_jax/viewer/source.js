@@ -52,6 +52,8 @@ class ExportSource {
 
   async advantages(at, names) {
     const { advantages } = this.record(at);
+    const missing = names.find((name) => !(name in advantages));
+    if (missing !== undefined) throw new NotAvailable(`The method ${missing} was not computed for this page.`);
     return Object.fromEntries(names.map((name) => [name, advantages[name]]));
   }
 
