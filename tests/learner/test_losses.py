@@ -321,6 +321,66 @@ def test_clipped_tokens_leave_the_exact_gradient_of_the_others():
     np.testing.assert_allclose(gradient, exact, atol=1e-6)
 
 
+# A policy over three tokens whose second token depends on the first: its nine sequences of two.
+PAIRS = np.array([(i, j) for i in range(3) for j in range(3)])
+SECOND = np.array([[0.2, -0.3, 0.4], [-0.9, 0.5, 0.1], [0.6, 0.0, -0.7]])
+
+
+def pair_logp(theta):
+    """Log-probability of each token of each of the nine sequences, [9, 2]; `theta` [4, 3]."""
+    table = jax.nn.log_softmax(theta)
+    return jnp.stack([table[0, PAIRS[:, 0]], table[1 + PAIRS[:, 0], PAIRS[:, 1]]], axis=-1)
+
+
+def pair_theta(first, second=SECOND):
+    return jnp.asarray(np.concatenate([first[None], second]), jnp.float32)
+
+
+def expected_ppo_gradient(options, behaviour, advantage, theta, reference):
+    """Gradient of the mean of `ppo_loss` over sequences that `behaviour` samples, all of them enumerated."""
+    old, ref = pair_logp(behaviour), pair_logp(reference)
+    batch = make_batch(np.ones((9, 2)), rollout=np.repeat(np.arange(9)[:, None], 2, 1), behaviour_logp=old)
+    plain = weights_of(batch, 9, options)
+    often = jnp.exp(old.sum(-1, keepdims=True)) * 9.0  # a sequence counts as often as it is sampled
+    weights = dataclasses.replace(plain, policy=plain.policy * often, kl=plain.kl * often)
+    a = jnp.broadcast_to(jnp.asarray(advantage, jnp.float32)[:, None], (9, 2))
+
+    def loss(theta):
+        logp = pair_logp(theta)
+        return losses.ppo_loss(logp, jnp.zeros_like(logp), ref, a, batch, weights, options=options)[0]
+
+    return jax.grad(loss)(theta)
+
+
+RETURNS = np.array([1.0, -0.5, 0.25, -2.0, 0.5, 1.5, 0.0, -1.0, 2.0])
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean_of_sums", "token_mean"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_on_policy_ppo_and_gspo_have_the_exact_policy_gradient(level, aggregation):
+    """That of minus the expected return; half of it where the two tokens of a sequence are averaged."""
+    theta = pair_theta(THETA)
+    options = PpoOptions(ratio_level=level, aggregation=aggregation, kl_coefficient=0.0)
+    found = expected_ppo_gradient(options, theta, RETURNS, theta, theta)
+    exact = jax.grad(lambda t: -(jnp.exp(pair_logp(t).sum(-1)) * RETURNS).sum())(theta)
+    np.testing.assert_allclose(found, exact / (2 if aggregation == "token_mean" else 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", losses.KL_ESTIMATORS)
+def test_field_report_12_of_sequences_the_kl_is_that_of_each_token_after_what_was_sampled(estimator):
+    """Off-policy: the KL(pi || ref) of the next token, summed over prefixes that the behaviour policy makes."""
+    theta, behaviour, reference = pair_theta(THETA), pair_theta(BEHAVIOUR), pair_theta(REFERENCE, -SECOND)
+    options = PpoOptions(aggregation="sequence_mean_of_sums", kl_coefficient=1.0, kl_estimator=estimator)
+    found = expected_ppo_gradient(options, behaviour, np.zeros(9), theta, reference)
+    often = jnp.concatenate([jnp.ones(1), jax.nn.softmax(behaviour[0])])  # of the four prefixes
+
+    def exact(theta):
+        p, q = jax.nn.log_softmax(theta), jax.nn.log_softmax(reference)
+        return (often * (jnp.exp(p) * (p - q)).sum(-1)).sum()
+
+    np.testing.assert_allclose(found, jax.grad(exact)(theta), atol=1e-6)
+
+
 @pytest.mark.parametrize(("estimator", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", 0.106531)])
 def test_kl_in_the_reward_is_an_estimate_of_the_sampled_tokens(estimator, value):
     """Log-probability -1 against -1.5, times the coefficient; nothing where nothing was sampled."""

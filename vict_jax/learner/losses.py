@@ -312,7 +312,8 @@ def kl_loss(
 ) -> jax.Array:
     """KL estimate as a token loss, of the shape of `logp`.
 
-    With the importance ratio pi/behaviour the expected gradient is exactly that of KL(pi || ref). k1 and
+    With the importance ratio pi/behaviour the expected gradient is exactly that of KL(pi || ref) of the next
+    token, after prefixes as they were sampled: what a token does to the KL of later ones is not in it. k1 and
     k3 need the gradient through the ratio, since they estimate the value; k2 has the right gradient by
     itself and takes the ratio as a constant. Without it, on fresh samples, k2 is still right, k3 follows
     KL(ref || pi), and k1 has expected gradient 0.
