@@ -19,7 +19,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_collections
 import numpy as np
 
 from envs.base import Domain
@@ -132,16 +131,16 @@ def chosen_methods(text: str, options: VictOptions) -> tuple[str, ...]:
 
 def changed(options: VictOptions, pairs: Sequence[str]) -> VictOptions:
     """Credit options with some replaced, `KEY=VALUE` each; the key may be dotted (`gigpo.mode`)."""
-    values = ml_collections.ConfigDict(dataclasses.asdict(options))
+    values = dataclasses.asdict(options)
     for key, value in read_options("--credit", pairs).items():
         section, _, last = key.rpartition(".")
         place = values
         for part in section.split(".") if section else []:
-            if not isinstance(place.get(part), ml_collections.ConfigDict):
+            if not isinstance(place.get(part), dict):
                 raise ValueError(f"--credit {key}: there are no options called {section!r}")
             place = place[part]
-        place.unlock()[last] = value
-    return build(VictOptions, values.to_dict(), "credit.")
+        place[last] = value
+    return build(VictOptions, values, "credit.")
 
 
 # --- batches --------------------------------------------------------------------------------------

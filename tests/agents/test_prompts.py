@@ -151,5 +151,7 @@ def test_a_budget_is_reached_exactly() -> None:
         Budget(max_cost=1.0)
     with pytest.raises(ValueError, match="max_calls=0"):
         Budget(max_calls=0)
+    with pytest.raises(ValueError, match="max_cost=nan must be above 0"):
+        Budget(max_cost=float("nan"), prices=prices)
     with pytest.raises(ValueError, match="price_prompt=-1"):
         Prices(-1, 0)

@@ -120,6 +120,9 @@ def test_credit_options_may_be_dotted():
         ("gigpoo.mode=mean", "there are no options called 'gigpoo'"),
         ("center.x=1", "there are no options called 'center'"),
         ("gigpo.mode=std", "gigpo.mode='std' is not allowed"),
+        ("gigpo=3", "config key 'credit.gigpo' is 3, expected"),
+        ("budget=many", "config key 'credit.budget' is 'many', expected <class 'int'>"),
+        ("steps.rows=1", "config key 'credit.steps.rows' is 1, expected <class 'bool'>"),
     ):
         with pytest.raises(ValueError, match=message):
             compare.changed(VictOptions(), [pair])

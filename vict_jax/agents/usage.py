@@ -64,7 +64,7 @@ class Budget:
                 "without prices: max_calls"
             )
         for name in ("max_cost", "max_calls"):
-            if vars(self)[name] is not None and vars(self)[name] <= 0:
+            if vars(self)[name] is not None and not vars(self)[name] > 0:  # NaN is no limit
                 raise ValueError(f"{name}={vars(self)[name]} must be above 0")
 
     def reached(self, usage: Usage) -> str:
