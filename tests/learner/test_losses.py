@@ -368,7 +368,7 @@ def test_on_policy_ppo_and_gspo_have_the_exact_policy_gradient(level, aggregatio
 
 @pytest.mark.parametrize("estimator", losses.KL_ESTIMATORS)
 def test_field_report_12_of_sequences_the_kl_is_that_of_each_token_after_what_was_sampled(estimator):
-    """Off-policy: the KL(pi || ref) of the next token, summed over prefixes that the behaviour policy makes."""
+    """Off-policy: KL(pi || ref) of the next token, summed over prefixes that the behaviour policy makes."""
     theta, behaviour, reference = pair_theta(THETA), pair_theta(BEHAVIOUR), pair_theta(REFERENCE, -SECOND)
     options = PpoOptions(aggregation="sequence_mean_of_sums", kl_coefficient=1.0, kl_estimator=estimator)
     found = expected_ppo_gradient(options, behaviour, np.zeros(9), theta, reference)
