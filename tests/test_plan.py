@@ -188,6 +188,9 @@ def test_a_setting_comes_from_a_config():
     setting = settings.from_config(plain, model=settings.model_of(plain), devices=1)
     assert (setting.rows, setting.length, setting.width) == (2 * 3 * 10, 256, 32)
     assert setting.model.vocab_size == config.model.vocab_size
+    config.fission.update(branches=2, recoveries=3)
+    more = settings.from_config(from_config_dict(config), model=setting.model, devices=1)
+    assert more.rows == (2 + 3) * 3 * 10
 
 
 def test_the_command_prints_a_table_and_flags():

@@ -29,10 +29,13 @@ def from_config(config: RunConfig, *, model: ModelConfig, devices: int) -> Setti
     """What a run of `config` with `model` does on so many devices.
 
     The rows of an update are the most there can be: one for every sequence, none packed with another, and as
-    many trained tokens in it as replies can have.
+    many trained tokens in it as replies can have. Groups of recoveries are among them. Not counted, as small
+    beside what is: a critic's head, d_model + 1 numbers, and the outcomes in the rows of HCAPO's pass, which has
+    no backward pass.
     """
     domain, _ = environment(config.env.name)
-    rollouts = config.train.groups * config.train.rollouts
+    recovered = config.fission.recoveries if config.fission.branches else 0
+    rollouts = (config.train.groups + recovered) * config.train.rollouts
     windowed = ContextKind(config.rollout.context) is ContextKind.WINDOW
     length = config.rollout.max_context
     steps = domain.max_steps(config.env.options)
