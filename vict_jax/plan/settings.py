@@ -30,8 +30,8 @@ def from_config(config: RunConfig, *, model: ModelConfig, devices: int) -> Setti
 
     The rows of an update are the most there can be: one for every sequence, none packed with another, and as
     many trained tokens in it as replies can have. Groups of recoveries are among them. Not counted, as small
-    beside what is: a critic's head, d_model + 1 numbers, and the outcomes in the rows of HCAPO's pass, which has
-    no backward pass.
+    beside what is: a critic's head, d_model + 1 numbers, and the outcomes in the rows of HCAPO's pass, which
+    has no backward pass.
     """
     domain, _ = environment(config.env.name)
     recovered = config.fission.recoveries if config.fission.branches else 0
