@@ -12,8 +12,9 @@ pictures of it instead. All need Chromium and Playwright (`pip install 'vict_jax
 Opening is the time from the start of `python -m launch.viewer` to the list and the first rollout on the
 screen, with the browser already running. A click is the time from the event to the second frame after its
 content is there, so that layout and painting count. The exit code is 1 if the median of the openings is 2 s
-or more, or that of a kind of click 0.2 s or more. These are times of the wall clock: measure on a machine
-that does nothing else.
+or more, or that of a kind of click 0.2 s or more. These are times of the wall clock, for a machine that does
+nothing else; beside them stands the mean CPU time of the server and of the page's main thread, which a busy
+machine changes little.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import math
+import os
 import pathlib
 import random
 import shutil
@@ -72,11 +75,12 @@ class Timing:
     """Seconds of one kind of event.
 
     Attributes:
-      kind: what was done. times: of each. most: what the median may be.
+      kind: what was done. times: of each. cpu: mean CPU time of one. most: what the median may be.
     """
 
     kind: str
     times: tuple[float, ...]
+    cpu: float
     most: float
 
     @property
@@ -92,13 +96,8 @@ class Timing:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON types."""
         p95 = float(np.quantile(self.times, 0.95))
-        return {
-            "kind": self.kind,
-            "count": len(self.times),
-            "median": self.median,
-            "p95": p95,
-            "most": self.most,
-        }
+        values = {"kind": self.kind, "count": len(self.times), "median": self.median, "p95": p95}
+        return values | {"cpu": self.cpu, "most": self.most}
 
     def text(self) -> str:
         """A line of the report."""
@@ -106,7 +105,7 @@ class Timing:
         verdict = "" if self.passed else f"  ABOVE {self.most:g} s"
         return (
             f"{self.kind:<28} {len(self.times):>4} x  median {1000 * self.median:7.1f} ms"
-            f"  95 % {1000 * values['p95']:7.1f} ms{verdict}"
+            f"  95 % {1000 * values['p95']:7.1f} ms  CPU {1000 * self.cpu:7.1f} ms{verdict}"
         )
 
 
@@ -138,37 +137,68 @@ def write_run(workdir: pathlib.Path, rollouts: int) -> None:
         proofs.write_update(workdir, update, groups, inputs, output, masked_families=())
 
 
+def server_cpu(pid: int) -> float:
+    """CPU seconds of a process so far (Linux)."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class PageCpu:
+    """CPU seconds of the main thread of a page so far."""
+
+    def __init__(self, page: Any):
+        self.session = page.context.new_cdp_session(page)
+        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def __call__(self) -> float:
+        """Seconds so far."""
+        metrics = self.session.send("Performance.getMetrics")["metrics"]
+        return {metric["name"]: metric["value"] for metric in metrics}["TaskDuration"]
+
+
 @contextlib.contextmanager
-def served(workdir: pathlib.Path) -> Iterator[str]:
-    """The command, and the address that it prints."""
+def served(workdir: pathlib.Path) -> Iterator[tuple[str, int]]:
+    """The command; the address that it prints, and its process."""
     command = [sys.executable, "-m", "launch.viewer", f"--workdir={workdir}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            yield line.rsplit(" ", 1)[1].strip()
+            yield line.rsplit(" ", 1)[1].strip(), process.pid
         finally:
             process.terminate()
 
 
-def open_once(page: Any, workdir: pathlib.Path) -> float:
-    """Seconds from the start of the command to the first view."""
+def open_once(page: Any, workdir: pathlib.Path) -> tuple[float, float]:
+    """Seconds from the start of the command to the first view, and CPU seconds of both."""
+    page.goto("about:blank")
     before = time.perf_counter()
-    with served(workdir) as url:
+    with served(workdir) as (url, pid):
         page.goto(url)
         page.wait_for_selector("body[data-ready]")
-        return time.perf_counter() - before
+        elapsed = time.perf_counter() - before
+        return elapsed, server_cpu(pid) + PageCpu(page)()
 
 
-def click_through(page: Any, clicks: int) -> Iterator[Timing]:
+def click_through(page: Any, pid: int, clicks: int) -> Iterator[Timing]:
     """Every kind of click, on rollouts drawn from all updates."""
     rng = random.Random(0)
 
-    def timed(act: Sequence[Any], done: Sequence[Any]) -> float:
-        return page.evaluate(_TIMED, [act, done]) / 1000
+    page_cpu = PageCpu(page)
+    cpu: list[float] = []
 
-    def times(kind: str, act: Callable[[], float], count: int) -> Timing:
-        return Timing(kind, tuple(act() for _ in range(count)), MOST_TO_CLICK)
+    def timed(act: Sequence[Any], done: Sequence[Any]) -> float:
+        before = page_cpu() + server_cpu(pid)
+        elapsed = page.evaluate(_TIMED, [act, done]) / 1000
+        cpu.append(page_cpu() + server_cpu(pid) - before)
+        return elapsed
+
+    def times(kind: str, acts: Sequence[Callable[[], float]]) -> Timing:
+        found, used = [], []
+        for act in acts:
+            found.append(act())
+            used.append(cpu[-1])
+        return Timing(kind, tuple(found), statistics.mean(used), MOST_TO_CLICK)
 
     def filtered(name: str, value: Any) -> float:
         return timed(["set", [name, value]], ["count", page.inner_text("#count")])
@@ -197,10 +227,6 @@ def click_through(page: Any, clicks: int) -> Iterator[Timing]:
 
         return act
 
-    yield times("filter: all updates", lambda: filtered("update", "all"), 1)
-    yield times("choose a rollout", rollout, clicks)
-    yield times("choose a step", step, clicks)
-    yield times("its group side by side", switch("group", ".group-view"), clicks // 3)
     toggles = [
         ("failed", True),
         ("failed", False),
@@ -209,7 +235,11 @@ def click_through(page: Any, clicks: int) -> Iterator[Timing]:
         ("update", "1"),
         ("update", "all"),
     ]
-    yield Timing("filters, over all updates", tuple(filtered(*one) for one in toggles), MOST_TO_CLICK)
+    yield times("filter: all updates", [lambda: filtered("update", "all")])
+    yield times("choose a rollout", [rollout] * clicks)
+    yield times("choose a step", [step] * clicks)
+    yield times("its group side by side", [switch("group", ".group-view")] * (clicks // 3))
+    yield times("filters, over all updates", [functools.partial(filtered, *one) for one in toggles])
 
 
 @contextlib.contextmanager
@@ -229,16 +259,17 @@ def browser_page(width: int, height: int) -> Iterator[Any]:
 def measure(workdir: pathlib.Path, repeats: int, clicks: int) -> list[Timing]:
     """Open the run and click through it."""
     with browser_page(1440, 900) as page:
-        opened = tuple(open_once(page, workdir) for _ in range(repeats))
-        with served(workdir) as url:
+        opened, cpu = zip(*(open_once(page, workdir) for _ in range(repeats)), strict=True)
+        with served(workdir) as (url, pid):
             page.goto(url)
             page.wait_for_selector("body[data-ready]")
-            return [Timing("open", opened, MOST_TO_OPEN), *click_through(page, clicks)]
+            first = Timing("open", opened, statistics.mean(cpu), MOST_TO_OPEN)
+            return [first, *click_through(page, pid, clicks)]
 
 
 def take_pictures(workdir: pathlib.Path, folder: pathlib.Path) -> None:
     """The views of the rollout that the viewer opens with, as the docs show them."""
-    with browser_page(1360, 860) as page, served(workdir) as url:
+    with browser_page(1360, 860) as page, served(workdir) as (url, _):
         page.goto(url)
         page.wait_for_selector("body[data-ready]")
         page.screenshot(path=folder / "viewer.png")

@@ -14,6 +14,7 @@ import argparse
 import pathlib
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 
@@ -46,6 +47,8 @@ def serve(workdir: pathlib.Path, port: int) -> None:
     from vict_jax.viewer.server import open_server
 
     with open_server(workdir, port) as server:
+        # The log is read while the browser opens the page.
+        threading.Thread(target=server.viewing.overview, daemon=True).start()
         print(f"credit viewer of {workdir}: {server.url}\n(on this machine only; Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
@@ -86,4 +89,4 @@ if __name__ == "__main__":
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        sys.exit(130)
