@@ -31,5 +31,8 @@ def get_config(method: str = "") -> ml_collections.ConfigDict:
     config.ppo.update(minibatches=4, micro_rows=8)
     config.optimizer.update(learning_rate=2e-4, warmup_steps=5)
     config.credit.update(center="mean", budget=16)  # a goal has up to 12 atoms here
+    # What the papers of step-level methods use in WebShop; only their methods read it.
+    config.credit.gigpo.mode = config.credit.hgpo.mode = "mean"
+    config.credit.graphgpo.gamma = 0.2
     config.eval.update(batch=96, temperature=1.0)  # the policy as it is trained
     return (preset(config, method) if method else config).lock()

@@ -100,6 +100,14 @@ def test_quick_configs_take_a_preset_after_a_colon(path: str) -> None:
     assert config.train.resample_groups == 2 * config.train.groups
 
 
+@pytest.mark.parametrize("path", ["webshop_quick", "webshop_real"])
+def test_step_methods_have_the_settings_of_their_papers_in_the_shop(path: str) -> None:
+    config = from_config_dict(importlib.import_module(f"configs.{path}").get_config())
+    options = config.credit.options
+    assert (options.gigpo.mode, options.hgpo.mode, options.graphgpo.gamma) == ("mean", "mean", 0.2)
+    assert not options.steps.success_only
+
+
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(ValueError, match=r"preset 'dpao' is unknown: allowed are \['dapo', "):
         preset(small_config(), "dpao")
