@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -125,6 +125,7 @@ class EnvPool:
         )
         self._episodes: dict[int, _Episode] = {}
         self._lost: dict[int, Fault] = {}
+        self._asked: tuple[list[int], dict[int, Any]] | None = None
         self._closed = False
         self._local = None if workers else SlotHost(self._setup)
         self._workers: list[_Worker] = []
@@ -146,6 +147,26 @@ class EnvPool:
     def step(self, actions: Mapping[int, str]) -> dict[int, StepResult | Fault]:
         """Apply one action in each given slot."""
         return self._run([Request(Op.STEP, slot, action) for slot, action in actions.items()])
+
+    def ask(self, actions: Mapping[int, str]) -> None:
+        """Begin what `step` does: the workers act while this process does something else.
+
+        Without workers the environments act here and now. Until `answers` has been called nothing else may be
+        asked of the pool.
+        """
+        requests = [Request(Op.STEP, slot, action) for slot, action in actions.items()]
+        self._asked = self._begin(requests)
+
+    def answers(self) -> dict[int, StepResult | Fault]:
+        """Wait for the answers to `ask`.
+
+        Raises:
+          ValueError: nothing was asked.
+        """
+        if self._asked is None:
+            raise ValueError("answers() without ask()")
+        asked, self._asked = self._asked, None
+        return self._finish(*asked)
 
     def expert(self, slots: Iterable[int]) -> dict[int, str | Fault]:
         """The expert's next action in each given slot."""
@@ -184,8 +205,14 @@ class EnvPool:
             self._kill_all()
 
     def _run(self, requests: list[Request]) -> dict[int, Any]:
+        return self._finish(*self._begin(requests))
+
+    def _begin(self, requests: list[Request]) -> tuple[list[int], dict[int, Any]]:
+        """Send requests; returns their slots, and the answers that are known already."""
         if self._closed:
             raise ValueError("the pool is closed")
+        if self._asked is not None:
+            raise ValueError(f"answers() of slots {self._asked[0]} must be taken before the next call")
         slots = [request.slot for request in requests]
         if len(set(slots)) != len(slots) or any(slot < 0 for slot in slots):
             raise ValueError(f"slots must be different and not negative, got {slots}")
@@ -195,14 +222,26 @@ class EnvPool:
                     f"slot {request.slot} has no running episode; running: {sorted(self._episodes)}"
                 )
         results: dict[int, Any] = {slot: self._lost.pop(slot) for slot in slots if slot in self._lost}
-        try:
+        with self._or_nothing():
             self._dispatch([request for request in requests if request.slot not in results], results)
-        except BaseException:
-            self._kill_all()  # half-answered requests: nothing after this could be trusted
-            raise
+        return slots, results
+
+    def _finish(self, slots: list[int], results: dict[int, Any]) -> dict[int, Any]:
+        """Wait for the answers that are open."""
+        with self._or_nothing():
+            self._drain(results)
         # A slot that was not asked for can be lost with its worker: its next call says so.
         self._lost.update({slot: fault for slot, fault in results.items() if slot not in slots})
         return {slot: results[slot] for slot in slots}
+
+    @contextlib.contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        """Kill the workers on any error: after half-answered requests nothing could be trusted."""
+        try:
+            yield
+        except BaseException:
+            self._kill_all()
+            raise
 
     def _dispatch(self, requests: list[Request], results: dict[int, Any]) -> None:
         if self._local is not None:
@@ -220,7 +259,6 @@ class EnvPool:
                 worker.unsent.extend(share)
             else:
                 self._send(worker, share)
-        self._drain(results)
 
     def _drain(self, results: dict[int, Any]) -> None:
         """Receive until no request is open, replacing workers that die or miss their deadline."""

@@ -12,7 +12,7 @@ from flax import nnx
 from vict_jax import processes
 from vict_jax.batching import EndReason
 from vict_jax.job import Job, Policy, sampling_policy
-from vict_jax.rollout.collector import Progress, collect, open_session
+from vict_jax.rollout.collector import Progress, collect, open_sessions
 from vict_jax.sharding import batch_parts
 
 
@@ -36,14 +36,15 @@ def evaluate(job: Job, params: nnx.State, *, progress: Progress | None = None) -
 
 def _play(job: Job, model: Policy, own: range, progress: Progress | None) -> list[Outcome]:
     """Play the tasks number `own`."""
-    options, parts = job.config.eval, batch_parts(job.sampling_mesh)
-    enough = -(-len(own) // parts) * parts  # rows for all tasks that the mesh divides
+    options = job.config.eval
+    parts = job.config.rollout.lanes * batch_parts(job.sampling_mesh)
+    enough = -(-len(own) // parts) * parts  # rows for all tasks that lanes and mesh divide
     rollout = dataclasses.replace(
         job.config.rollout, temperature=options.temperature, rows=min(options.batch, enough)
     )
     played = collect(
         job.pool,
-        open_session(*model, job.codec, rollout, job.sampling_mesh, job.examples),
+        open_sessions(*model, job.codec, rollout, job.sampling_mesh, job.examples),
         job.codec,
         job.eval_tasks[own.start : own.stop],
         rollouts=1,

@@ -26,7 +26,7 @@ from vict_jax import processes
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.corrections import ANY, CorrectionBuffer, Error, ErrorKind, Feedback, FissionOptions
 from vict_jax.job import Job, sampling_policy
-from vict_jax.rollout.collector import Collected, Progress, collect, open_session
+from vict_jax.rollout.collector import Collected, Progress, collect, open_sessions
 from vict_jax.rollout.episode import FULL_SCORE, Marks
 from vict_jax.rollout.prefix import prefix_of
 
@@ -165,7 +165,7 @@ def _play(
     before = (config.train.groups + config.train.resample_groups) * config.train.rollouts
     more = collect(
         job.pool,
-        open_session(*model, job.codec, config.rollout, job.sampling_mesh, job.examples),
+        open_sessions(*model, job.codec, config.rollout, job.sampling_mesh, job.examples),
         job.codec,
         [tasks[error.task] for error in chosen],
         rollouts=branches,

@@ -20,7 +20,7 @@ from envs.base import Task
 from vict_jax import processes
 from vict_jax.batching import Rollout
 from vict_jax.job import Job, sampling_policy, update_tasks
-from vict_jax.rollout.collector import Collected, Progress, collect, open_session
+from vict_jax.rollout.collector import Collected, Progress, collect, open_sessions
 from vict_jax.rollout.episode import Counts
 from vict_jax.shaping import same_return
 
@@ -69,14 +69,14 @@ def roll_out(
       progress: told how many rollouts are over, and of how many.
     """
     config = job.config
-    session = open_session(
+    sessions = open_sessions(
         *sampling_policy(job, params), job.codec, config.rollout, job.sampling_mesh, job.examples
     )
 
     def play(tasks: Sequence[Task], first: int) -> Collected:
         return collect(
             job.pool,
-            session,
+            sessions,
             job.codec,
             tasks,
             rollouts=config.train.rollouts,

@@ -24,7 +24,7 @@ from vict_jax.config import RunConfig, from_config_dict, to_plain
 from vict_jax.evaluate import evaluate
 from vict_jax.job import Job, new_params, open_job, policy
 from vict_jax.metrics import write_json
-from vict_jax.rollout.collector import collect, open_session
+from vict_jax.rollout.collector import collect, open_session, open_sessions
 from vict_jax.rollout.template import make_template
 
 SPLIT = "valid_unseen"
@@ -122,7 +122,7 @@ def agents_actions(out: pathlib.Path) -> dict[str, tuple[str, ...]]:
 def runs_actions(job: Job, params: Any) -> dict[str, tuple[str, ...]]:
     played = collect(
         job.pool,
-        open_session(*policy(job, params), job.codec, job.config.rollout, job.mesh),
+        open_sessions(*policy(job, params), job.codec, job.config.rollout, job.mesh),
         job.codec,
         job.eval_tasks,
         rollouts=1,

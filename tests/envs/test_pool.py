@@ -157,6 +157,23 @@ def test_a_worker_killed_between_calls_loses_nothing():
         assert (pool.counts.errors, pool.counts.replaced) == (0, 1)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_questions_are_answered_later_and_one_at_a_time(workers):
+    with open_pool(workers) as pool, open_pool(0) as other:
+        for one in (pool, other):
+            one.reset(dict(enumerate(TASKS[:4])))
+        asked = dict.fromkeys((3, 0, 2), "next door")
+        pool.ask(asked)
+        with pytest.raises(ValueError, match=r"answers\(\) of slots \[3, 0, 2\] must be taken"):
+            pool.step({1: "next door"})
+        answers = pool.answers()
+        assert list(answers) == [3, 0, 2]
+        expected = other.step(asked)
+        assert [one.observation for one in answers.values()] == [one.observation for one in expected.values()]
+        with pytest.raises(ValueError, match="without ask"):
+            pool.answers()
+
+
 def test_an_episode_that_cannot_be_repeated_is_an_error():
     with open_pool(1, ToyOptions(fickle=True)) as pool:
         pool.reset(dict(enumerate(TASKS[:3])))

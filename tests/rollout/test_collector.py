@@ -95,7 +95,7 @@ def run(
     with EnvPool(DOMAIN, toy, workers=workers, timeout_s=timeout_s, grace_s=1.0) as pool:
         result = collect(
             pool,
-            sampler,
+            [sampler],
             CODEC,
             tasks,
             rollouts=rollouts,
@@ -453,7 +453,9 @@ def play(model, options, *, workers=0, rollouts=2, key=KEY):
     """Rollouts of the model with the real sampler."""
     session = open_session(*model, CODEC, options)
     with EnvPool(DOMAIN, TOY, workers=workers, timeout_s=20.0) as pool:
-        return collect(pool, session, CODEC, TASKS, rollouts=rollouts, key=key, options=options, max_steps=6)
+        return collect(
+            pool, [session], CODEC, TASKS, rollouts=rollouts, key=key, options=options, max_steps=6
+        )
 
 
 def real_options(context):

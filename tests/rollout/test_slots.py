@@ -28,7 +28,7 @@ from vict_jax.batching import EndReason
 from vict_jax.models import decoder, likelihood
 from vict_jax.models.config import ModelConfig
 from vict_jax.packing import token_rows
-from vict_jax.rollout.collector import collect, demonstrations, expert_examples, open_session
+from vict_jax.rollout.collector import collect, demonstrations, expert_examples, open_sessions
 from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.parser import ReplyFormat, reply_text
 from vict_jax.rollout.template import PastAction, make_template, situation
@@ -63,7 +63,7 @@ def test_a_slot_takes_the_next_rollout_at_once():
     ending = dataclasses.replace(APPEND, invalid="end")
     options = dataclasses.replace(ending, rows=3)
     with EnvPool(DOMAIN, TOY, workers=0, timeout_s=1.0) as pool:
-        result = collect(pool, sampler, CODEC, TASKS, rollouts=4, key=KEY, options=options, max_steps=6)
+        result = collect(pool, [sampler], CODEC, TASKS, rollouts=4, key=KEY, options=options, max_steps=6)
     expected, _ = run(options=ending)
     assert all(map(same, flat(result.groups), flat(expected.groups)))
     lengths = [len(rollout.actions) for rollout in flat(result.groups)]
@@ -93,18 +93,20 @@ def test_the_real_sampler_shares_and_refills_without_a_difference(model, context
     results = []
     with EnvPool(DOMAIN, TOY, workers=0, timeout_s=20.0) as pool:
         examples = expert_examples(pool, DOMAIN.tasks(TOY, "train"), options)
-        for rows in (12, 3):
-            chosen = dataclasses.replace(options, rows=rows)
-            session = open_session(*model, CODEC, chosen, examples=examples)
+        for rows, lanes in ((12, 1), (3, 1), (6, 2)):
+            chosen = dataclasses.replace(options, rows=rows, lanes=lanes)
+            sessions = open_sessions(*model, CODEC, chosen, examples=examples)
             more = {"options": chosen, "examples": examples, "max_steps": 6}
-            results.append(collect(pool, session, CODEC, TASKS, rollouts=4, key=KEY, **more))
-            assert results[-1].counts.compiled == len(session.compiled) <= session.shapes.most_programs
-    one, other = results
-    assert all(map(same_but_logp, flat(one.groups), flat(other.groups)))
+            results.append(collect(pool, sessions, CODEC, TASKS, rollouts=4, key=KEY, **more))
+            compiled = set().union(*(session.compiled for session in sessions))
+            assert results[-1].counts.compiled == len(compiled) <= sessions[0].shapes.most_programs
+    one, *others = results
+    for other in others:
+        assert all(map(same_but_logp, flat(one.groups), flat(other.groups)))
     opening = len(make_template(CODEC, options, examples).opening)
     starts = 12 if context == "append" else one.counts.steps
-    for result in results:
-        assert result.counts.shared_tokens >= (starts - 1) * opening
+    for sessions, result in zip((1, 1, 2), results, strict=True):  # each computes the opening once
+        assert result.counts.shared_tokens >= (starts - sessions) * opening
         assert result.counts.shared_tokens < result.counts.prompt_tokens
     batch, _ = token_rows(one.groups, group_size=4, row_length=400)
     graphdef, params = model
@@ -200,3 +202,69 @@ def test_a_model_that_says_a_stop_string(model):
         assert first_b.tolist() == first_a[:count].tolist()
         cut += count is not None and count < len(first_a)
     assert cut
+
+
+class Order(ScriptedSampler):
+    """Writes down when it speaks."""
+
+    def __init__(self, script, events):
+        super().__init__(script)
+        self.events = events
+
+    def extend(self, rows, tokens, keys):
+        self.events.append("speak")
+        return super().extend(rows, tokens, keys)
+
+
+class OrderedPool(EnvPool):
+    """Writes down when it is asked and when it answers."""
+
+    def __init__(self, *args, events, **kwargs):
+        self.events = events
+        super().__init__(*args, **kwargs)
+
+    def ask(self, actions):
+        self.events.append("ask")
+        super().ask(actions)
+
+    def answers(self):
+        self.events.append("answers")
+        return super().answers()
+
+
+@pytest.mark.parametrize("rows", [2, 4, 12, 100])
+def test_two_lanes_play_the_same_and_one_speaks_while_the_other_acts(rows):
+    events: list[str] = []
+    options = dataclasses.replace(APPEND, rows=rows, lanes=2)
+    samplers = [Order(random_script, events) for _ in range(2)]
+    with OrderedPool(DOMAIN, TOY, workers=1, timeout_s=5.0, events=events) as pool:
+        result = collect(pool, samplers, CODEC, TASKS, rollouts=4, key=KEY, options=options, max_steps=6)
+    alone, _ = run(options=APPEND)
+    assert all(map(same, flat(result.groups), flat(alone.groups)))
+    assert result.counts == alone.counts
+    # As long as both lanes play, a lane speaks between each question and its answers.
+    both = events[: events.index("speak", len(events) // 3)]
+    asked = [i for i, event in enumerate(both[:-2]) if event == "ask"]
+    assert asked
+    assert all(both[i + 1 : i + 3] == ["speak", "answers"] for i in asked[:-1])
+
+
+def test_each_lane_needs_a_sampler():
+    options = dataclasses.replace(APPEND, rows=4, lanes=2)
+    with EnvPool(DOMAIN, TOY, workers=0, timeout_s=5.0) as pool, pytest.raises(ValueError, match="lanes=2"):
+        collect(
+            pool,
+            [ScriptedSampler(random_script)],
+            CODEC,
+            TASKS,
+            rollouts=4,
+            key=KEY,
+            options=options,
+            max_steps=6,
+        )
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(4, 3), (4, 0), (5, 2)])
+def test_lanes_divide_the_rows(rows, lanes):
+    with pytest.raises(ValueError, match=f"lanes={lanes} must be 1 or 2"):
+        dataclasses.replace(APPEND, rows=rows, lanes=lanes)

@@ -1,46 +1,40 @@
 """Groups of rollouts: prompts, replies and environment steps, a number of them in play at a time.
 
-Rollouts in play take their steps together. A rollout that is over leaves its slot to the next one at once,
-so that the sampler's batch stays full until no rollout waits any more. `collect` serves training and
+Rollouts in play take their steps together, see `vict_jax.rollout.turns`. `collect` serves training and
 evaluation alike; `demonstrations` makes rollouts of the expert with the same context builders, for the
 supervised warm start.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import time
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 from flax import nnx
 
-from envs.base import Observation, Task
+from envs.base import Task
 from envs.pool import EnvPool
 from envs.worker import Fault
-from vict_jax.batching import EndReason, Rollout
-from vict_jax.rollout.context import Prompt, Reply, start_context
+from vict_jax.batching import Rollout
+from vict_jax.rollout.context import Prompt
 from vict_jax.rollout.episode import Counts, Episode, Marks, count
-from vict_jax.rollout.options import ContextKind, InvalidReply, RolloutOptions, Trained
-from vict_jax.rollout.parser import ReplyFormat, format_reply, parse_reply, reply_text
-from vict_jax.rollout.prefix import Prefix, replay
+from vict_jax.rollout.options import ContextKind, RolloutOptions, Trained
+from vict_jax.rollout.parser import ReplyFormat, format_reply
+from vict_jax.rollout.prefix import Prefix
 from vict_jax.rollout.sampler import SamplerOptions, Shapes, row_keys
 from vict_jax.rollout.session import Sample, Session
 from vict_jax.rollout.template import Example, Template, make_template, window
-from vict_jax.rollout.tokenizer import Codec, action_tokens, first_stop, stop_table
+from vict_jax.rollout.tokenizer import Codec, first_stop, stop_table
+from vict_jax.rollout.turns import Lane, Progress, Speaker, split_slots, take_turns, timed
 from vict_jax.sharding import batch_parts
 
 # An opening is computed once where it is at least one part in so many of the longest prompt. Prompts behind
 # a shorter one gain less than reading it from the cache costs a small model.
 _PREFIX_SHARE = 4
-
-# (rollouts that are over, all rollouts); called after every step of the rollouts in play.
-Progress = Callable[[int, int], None]
 
 
 class Sampler(Protocol):
@@ -81,8 +75,17 @@ class Collected:
     seconds: Mapping[str, float]
 
 
-# (episodes, their prompts, whether further rollouts wait for a slot) -> replies; a Fault ends its episode.
-_Policy = Callable[[list[Episode], list[Prompt], bool], Sequence[Sample | Fault]]
+def open_sessions(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    codec: Codec,
+    options: RolloutOptions,
+    mesh: jax.sharding.Mesh | None = None,
+    examples: Sequence[Example] = (),
+) -> tuple[Session, ...]:
+    """A sampler for each of the lanes of rollouts with `options`; they share their compiled programs."""
+    each = dataclasses.replace(options, rows=-(-options.rows // options.lanes), lanes=1)
+    return tuple(open_session(graphdef, params, codec, each, mesh, examples) for _ in range(options.lanes))
 
 
 def open_session(
@@ -156,7 +159,7 @@ def _up_to(most: int, *, least: int, factor: int) -> tuple[int, ...]:
 
 def collect(
     pool: EnvPool,
-    session: Sampler,
+    sessions: Sequence[Sampler],
     codec: Codec,
     tasks: Sequence[Task],
     *,
@@ -175,7 +178,7 @@ def collect(
     the result depends neither on the workers of the pool nor on how many rollouts are in play at once.
 
     Args:
-      session: samples replies; made with the same options, see `open_session`.
+      sessions: sample replies, one for each lane; made with the same options, see `open_sessions`.
       key: PRNG key of this update.
       max_steps: the step cap; replies that the environment never sees count as well.
       examples: solved steps that come before every rollout, see `expert_examples`.
@@ -183,25 +186,38 @@ def collect(
       prefixes: one for each task, behind which its rollouts begin; none: they begin at the beginning.
 
     Raises:
-      ValueError: an option is out of range, or a record does not fit the steps taken.
+      ValueError: an option is out of range, there are not as many sessions as lanes, or a record does not fit
+        the steps taken.
       RuntimeError: environment workers cannot be kept alive.
     """
     if rollouts < 1:
         raise ValueError(f"rollouts must be at least 1, got {rollouts}")
+    if len(sessions) != options.lanes:
+        raise ValueError(
+            f"{len(sessions)} sessions for rollout.lanes={options.lanes}: one for each is needed"
+        )
     seconds = {"sample": 0.0, "env": 0.0}
     began = time.perf_counter()
     template = make_template(codec, options, examples)
     plays = [(g * rollouts + n, task) for g, task in enumerate(tasks) for n in range(rollouts)]
-    shared = session.shared_tokens
-    policy = _sampled(session, key, first, min(options.rows, len(plays)), seconds)
+    shared = sum(session.shared_tokens for session in sessions)
+    lanes = [
+        Lane(slots, _sampled(session, key, first, slots, seconds))
+        for session, slots in zip(sessions, split_slots(options, len(plays)), strict=True)
+        if slots
+    ]
     behind = {n: prefixes[n // rollouts] for n, _ in plays} if prefixes else {}
-    finished = _play(pool, template, plays, policy, max_steps, seconds, progress, behind)
+    finished = take_turns(pool, template, plays, lanes, max_steps, seconds, progress, behind)
     seconds["host"] = time.perf_counter() - began - sum(seconds.values())
     chunks = [finished[i : i + rollouts] for i in range(0, len(finished), rollouts)]
     return Collected(
         groups=[[rollout for rollout, _ in chunk] for chunk in chunks],
         marks=[[marks for _, marks in chunk] for chunk in chunks],
-        counts=count(finished, shared_tokens=session.shared_tokens - shared, compiled=len(session.compiled)),
+        counts=count(
+            finished,
+            shared_tokens=sum(session.shared_tokens for session in sessions) - shared,
+            compiled=len(set[tuple[str | int, ...]]().union(*(session.compiled for session in sessions))),
+        ),
         seconds=seconds,
     )
 
@@ -222,11 +238,12 @@ def demonstrations(
       ValueError: an action of the expert cannot be said in the reply format, or not within
         `max_new_tokens`.
     """
-    options = dataclasses.replace(options, trained=Trained.REPLY.value)
+    options = dataclasses.replace(options, trained=Trained.REPLY.value, lanes=1)
     template = make_template(codec, options, examples)
-    policy = _expert(pool, template)
-    finished = _play(
-        pool, template, list(enumerate(tasks)), policy, max_steps, {"sample": 0.0, "env": 0.0}, progress
+    (slots,) = split_slots(options, len(tasks))
+    lanes = [Lane(slots, _expert(pool, template))]
+    finished = take_turns(
+        pool, template, list(enumerate(tasks)), lanes, max_steps, {"sample": 0.0, "env": 0.0}, progress
     )
     return [rollout for rollout, _ in finished]
 
@@ -270,36 +287,32 @@ def _answer(answer: Any) -> Any:
     return answer
 
 
-@contextlib.contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    seconds[phase] += time.perf_counter() - began
-
-
-def _sampled(session: Sampler, key: jax.Array, first: int, rows: int, seconds: dict[str, float]) -> _Policy:
+def _sampled(
+    session: Sampler, key: jax.Array, first: int, slots: Sequence[int], seconds: dict[str, float]
+) -> Speaker:
     """Replies by the model; an episode has the row of its slot, given up when nothing waits for it."""
-    in_play = set(range(rows))
-    session.start(rows)
+    row_of = {slot: row for row, slot in enumerate(slots)}
+    in_play = set(row_of.values())
+    session.start(len(slots))
 
-    def policy(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample]:
-        slots = [episode.slot for episode in episodes]
-        with _timed(seconds, "sample"):
+    def speak(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample]:
+        rows = [row_of[episode.slot] for episode in episodes]
+        with timed(seconds, "sample"):
             if not waiting:
-                session.release(sorted(in_play.difference(slots)))
-                in_play.intersection_update(slots)
-            session.restart([slot for slot, prompt in zip(slots, prompts, strict=True) if prompt.fresh])
+                session.release(sorted(in_play.difference(rows)))
+                in_play.intersection_update(rows)
+            session.restart([row for row, prompt in zip(rows, prompts, strict=True) if prompt.fresh])
             keys = row_keys(
                 key,
                 np.array([first + episode.index for episode in episodes]),
                 np.array([len(episode.actions) for episode in episodes]),
             )
-            return session.extend(slots, [np.array(prompt.ids, np.int32) for prompt in prompts], keys)
+            return session.extend(rows, [np.array(prompt.ids, np.int32) for prompt in prompts], keys)
 
-    return policy
+    return speak
 
 
-def _expert(pool: EnvPool, template: Template) -> _Policy:
+def _expert(pool: EnvPool, template: Template) -> Speaker:
     """Replies by the environment's expert, as the policy would give them."""
     codec, options = template.codec, template.options
 
@@ -315,131 +328,11 @@ def _expert(pool: EnvPool, template: Template) -> _Policy:
             )
         return Sample(np.array(ids, np.int32), np.zeros(len(ids), np.float32), stopped=True)
 
-    def policy(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample | Fault]:
+    def speak(episodes: list[Episode], prompts: list[Prompt], waiting: bool) -> list[Sample | Fault]:
         answers = pool.expert([episode.slot for episode in episodes])
         return [
             answer if isinstance(answer, Fault) else say(answer)
             for answer in (answers[episode.slot] for episode in episodes)
         ]
 
-    return policy
-
-
-def _play(
-    pool: EnvPool,
-    template: Template,
-    plays: Sequence[tuple[int, Task]],
-    policy: _Policy,
-    max_steps: int,
-    seconds: dict[str, float],
-    progress: Progress | None,
-    prefixes: Mapping[int, Prefix] = types.MappingProxyType({}),
-) -> list[tuple[Rollout, Marks]]:
-    """Play (index, task) pairs, `options.rows` at a time, each in its slot, in the order of the pairs."""
-    options = template.options
-    waiting, free = collections.deque(plays), list(range(min(options.rows, len(plays))))
-    in_play: list[Episode] = []
-    finished: dict[int, tuple[Rollout, Marks]] = {}
-    while waiting or in_play:
-        begun = [(free.pop(0), *waiting.popleft()) for _ in range(min(len(free), len(waiting)))]
-        with _timed(seconds, "env"):
-            episodes = _begin(pool, template, begun)
-            replay(pool, episodes, prefixes, max_steps)
-            in_play += episodes
-        prompts = _prompts(in_play)
-        playing = _not_over(in_play)
-        if playing:
-            _take(playing, prompts, policy(playing, prompts, bool(waiting)), template)
-            with _timed(seconds, "env"):
-                _act(pool, _not_over(playing), options, max_steps)
-        with _timed(seconds, "env"):
-            for episode, ended in _end(pool, in_play, max_steps):
-                finished[episode.index] = ended
-                free.append(episode.slot)
-        in_play = _not_over(in_play)
-        if progress:
-            progress(len(finished), len(plays))
-    return [finished[index] for index, _ in plays]
-
-
-def _not_over(episodes: Sequence[Episode]) -> list[Episode]:
-    return [episode for episode in episodes if not episode.over]
-
-
-def _begin(pool: EnvPool, template: Template, plays: Sequence[tuple[int, int, Task]]) -> list[Episode]:
-    """Start (slot, index, task) triples."""
-    answers = pool.reset({slot: task for slot, _, task in plays})
-    episodes = []
-    for slot, index, task in plays:
-        answer = answers[slot]
-        lost = isinstance(answer, Fault)
-        first = Observation("") if isinstance(answer, Fault) else answer
-        context = start_context(template, first)
-        episode = Episode(index, slot, task, context, observations=[] if lost else [first])
-        if isinstance(answer, Fault):
-            episode.lose(answer)
-        episodes.append(episode)
-    return episodes
-
-
-def _end(
-    pool: EnvPool, episodes: Sequence[Episode], max_steps: int
-) -> list[tuple[Episode, tuple[Rollout, Marks]]]:
-    """The episodes that are over, with what remains of them."""
-    over = [episode for episode in episodes if episode.over]
-    records = pool.record([episode.slot for episode in over if not episode.lost])
-    return [(episode, episode.finish(records.get(episode.slot), max_steps)) for episode in over]
-
-
-def _prompts(episodes: Sequence[Episode]) -> list[Prompt]:
-    """Prompts of the episodes that have room for one; the others end here."""
-    prompts = []
-    for episode in _not_over(episodes):
-        prompt = episode.context.prompt()
-        if prompt is None:
-            episode.over, episode.end = True, EndReason.CONTEXT
-        else:
-            prompts.append(prompt)
-    return prompts
-
-
-def _take(
-    episodes: Sequence[Episode],
-    prompts: Sequence[Prompt],
-    replies: Sequence[Sample | Fault],
-    template: Template,
-) -> None:
-    """Take replies down: the ids as they are, and the action they say."""
-    options, codec = template.options, template.codec
-    reply_format = ReplyFormat(options.reply)
-    for episode, prompt, reply in zip(episodes, prompts, replies, strict=True):
-        if isinstance(reply, Fault):
-            episode.lose(reply)
-            continue
-        ids = reply.ids.tolist()
-        text = reply_text(
-            codec.decode(ids[:-1] if ids[-1] in codec.stop_ids else ids), reply_format, options.stop_strings
-        )
-        parsed = parse_reply(text, reply_format, stopped=reply.stopped, allow_trailing=options.allow_trailing)
-        action = parsed.action if parsed.valid else text.strip()
-        only_action = Trained(options.trained) is Trained.ACTION and parsed.valid
-        trained = action_tokens(codec, ids) if only_action else None
-        episode.context.add_reply(Reply(reply.ids, reply.logp, action, trained))
-        episode.reply(action, parsed, truncated=not reply.stopped, ids=ids)
-        episode.prompt_tokens += len(prompt.ids)
-        episode.sampled_tokens += len(ids)
-
-
-def _act(pool: EnvPool, episodes: Sequence[Episode], options: RolloutOptions, max_steps: int) -> None:
-    """Apply the last actions, and say what happens to replies that had none."""
-    treatment = InvalidReply(options.invalid)
-    asked = {
-        episode.slot: episode.actions[-1]
-        for episode in episodes
-        if episode.parsed[-1].valid or treatment is InvalidReply.PASS
-    }
-    results = pool.step(asked)
-    for episode in episodes:
-        taken = episode.slot in asked
-        result = results[episode.slot] if taken else episode.unseen(done=treatment is InvalidReply.END)
-        episode.observe(result, taken=taken, max_steps=max_steps)
+    return speak

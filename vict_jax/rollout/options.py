@@ -108,6 +108,8 @@ class RolloutOptions:
         never touched.
       rows: rollouts in play at once, the next one takes the place of one that is over; results do not
         depend on it.
+      lanes: 1, or 2: half of the rows take their step in the environments while the model speaks in the other
+        half. Results do not depend on it. Worth it where environments are slow: each half is sampled alone.
     """
 
     context: str = "window"
@@ -131,6 +133,7 @@ class RolloutOptions:
     invalid: str = "noop"
     format_penalty: float = 0.0
     rows: int = 128
+    lanes: int = 1
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -158,6 +161,10 @@ class RolloutOptions:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.lanes not in (1, 2) or self.rows % self.lanes:
+            raise ValueError(
+                f"lanes={self.lanes} must be 1 or 2, and divide rows={self.rows} (rollout.rows, eval.batch)"
+            )
         if self.max_context <= self.max_new_tokens:
             raise ValueError(
                 f"max_context={self.max_context} leaves no room for a prompt beside "
