@@ -1,11 +1,11 @@
 """Every credit method on the same task: one table, over seeds, from the same warm starts.
 
     python -m benchmarks.methods --config=configs/quickstart.py --out=DIR [--seeds 0 1 2] [--updates 10]
-        [--methods grpo gigpo vict ...] [--jobs 2] [--set config.key=value ...]
+        [--methods grpo gigpo vict ...] [--jobs 2] [--set key=value method:key=value ...]
 
 For each seed the warm start is trained once, and every method begins with it; all play as many rollouts.
 What differs between two methods is what the preset of that name sets, or `credit.method` alone; nothing is
-tuned for any of them. Runs that are there already are not repeated, those that were cut off continue: the
+tuned for any of them. (`fission` plays recoveries beside its groups: `--set fission:train.groups=N` evens it.) Runs that are there already are not repeated, those that were cut off continue: the
 same command again completes the table. Each run has one core.
 """
 
@@ -50,7 +50,7 @@ class Run:
 
 def runs_of(args: argparse.Namespace, seed: int) -> tuple[Run, list[Run]]:
     """The warm start of a seed, and a run of each method that begins with it."""
-    common = (f"--config.seed={seed}", *(f"--config.{one}" for one in args.set))
+    common = (f"--config.seed={seed}", *(f"--config.{one}" for one in args.set if ":" not in one))
     warm = Run(
         "",
         seed,
@@ -64,6 +64,8 @@ def runs_of(args: argparse.Namespace, seed: int) -> tuple[Run, list[Run]]:
         flags = [f"--config={args.config}{named}", *common, f"--config.warm_start.run={warm.workdir}"]
         flags += [f"--config.train.updates={args.updates}", f"--config.train.eval_every={args.updates}"]
         flags += [] if named else [f"--config.credit.method={method}"]
+        own = [one.partition(":") for one in args.set if ":" in one]
+        flags += [f"--config.{setting}" for name, _, setting in own if name == method]
         methods.append(Run(method, seed, workdir, tuple(flags)))
     return warm, methods
 
