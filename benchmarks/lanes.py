@@ -2,10 +2,10 @@
 
     python -m benchmarks.lanes [--latency 0 1 4] [--rows 64] [--steps 6] [--rounds 3]
 
-Household tasks of the quickstart, its model newly initialised, whatever it says handed on, and environments
-that take `--latency` milliseconds a step longer than they do (a slow engine, a customer behind an endpoint).
-Both settings play the same rollouts, in turns; the figures are medians over the rounds. Waiting is what of the
-time the main process waits for the model and for the environments.
+Household tasks of the quickstart, its model newly initialised, whatever it says handed on, and
+environments that take `--latency` milliseconds a step longer than they do (a slow engine, a customer
+behind an endpoint). Both settings play the same rollouts, in turns; the figures are medians over the
+rounds. Waiting is what of the time the main process waits for the model and for the environments.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
         [--methods grpo gigpo vict ...] [--jobs 2] [--set key=value method:key=value ...]
 
 For each seed the warm start is trained once, and every method begins with it; all play as many rollouts.
-What differs between two methods is what the preset of that name sets, or `credit.method` alone; nothing is
-tuned for any of them. (`fission` plays recoveries beside its groups: `--set fission:train.groups=N` evens it.)
-Runs that are there already are not repeated, those that were cut off continue: the same command again completes
-the table. Each run has one core.
+What differs between two methods is what the preset of that name sets, or `credit.method` alone; nothing
+is tuned for any of them. (`fission` plays recoveries beside its groups: `--set fission:train.groups=N`
+evens it.) Runs that are there already are not repeated, those that were cut off continue: the same
+command again completes the table. Each run has one core.
 """
 
 from __future__ import annotations
