@@ -82,7 +82,7 @@ def test_react_solves_what_the_stand_in_knows(
     assert (first["action"], first["problem"], first["accepted"]) == ("list orders", "", True)
 
 
-@pytest.mark.parametrize(
+EVERYWHERE = pytest.mark.parametrize(
     ("env", "options", "split"),
     [
         ("alfworld", {"num_valid": 2}, "valid_unseen"),
@@ -91,6 +91,9 @@ def test_react_solves_what_the_stand_in_knows(
         ("webshop", {"products": 40, "num_valid": 1}, "valid"),
     ],
 )
+
+
+@EVERYWHERE
 def test_every_environment_is_told_how_to_act_and_solved(
     server: Server, tmp_path: pathlib.Path, env: str, options: dict[str, Any], split: str
 ) -> None:
@@ -101,6 +104,20 @@ def test_every_environment_is_told_how_to_act_and_solved(
     instruction = server.seen[0][1]["messages"][0]["content"]
     assert "Reply with exactly one action" in instruction
     assert not instruction.startswith("You act in a text environment")
+
+
+@EVERYWHERE
+def test_every_environment_is_solved_at_the_second_trial_with_a_lesson(
+    server: Server, tmp_path: pathlib.Path, env: str, options: dict[str, Any], split: str
+) -> None:
+    server.reply = StandIn(
+        solutions(env, options, split, 1), needs="- I should follow the plan.", gives_up="loiter"
+    )
+    _, summary = ask(server, tmp_path, "reflexion", env=env, options=options, split=split, tasks=1, trials=2)
+    assert [summary["trials"][f"trial {n}"]["success"] for n in (1, 2)] == [0.0, 1.0]
+    first, second = rows(tmp_path)[0]["trials"]
+    assert (first["end"], first["lesson"]) == ("step_cap", "I should follow the plan.")
+    assert (first["unparsed"], second["unparsed"], second["inadmissible"]) == (0, 0, 0)
 
 
 def test_the_model_is_told_the_whole_trial(server: Server, tmp_path: pathlib.Path) -> None:
