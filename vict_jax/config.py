@@ -51,9 +51,16 @@ class ModelOptions:
       path: checkpoint directory in the Hugging Face layout, with tokenizer; "": a new model of the sizes
         below, which with a path come from its `config.json` and cannot be given.
       vocab_size: the most the tokenizer may use.
+      num_layers, d_model, num_heads, num_kv_heads, head_dim, d_ff: sizes; `num_kv_heads` divides `num_heads`.
+      rope_theta: base of the rotary angles. tie_embeddings: the output head is the embedding.
+      qkv_bias: queries, keys and values have a bias. qk_norm: queries and keys are normed by head.
       dtype: of activations and matmuls. param_dtype: of the stored parameters.
-      lora_rank: 0: every parameter is trained. Above: the model is frozen, and adapters of this rank on
-        `lora_targets` (PEFT's names), scaled by `lora_alpha / lora_rank`, are trained.
+      scan_layers: layers are compiled once, in a loop; unrolled, a few layers run faster on a CPU.
+      remat: keep the input of each layer only and compute the rest again in the backward pass.
+      attention: an implementation, see `vict_jax.models.attention`; "auto": what suits the device.
+      lora_rank: 0: every parameter is trained. Above: the model is frozen, and adapters of this rank are
+        trained.
+      lora_alpha: adapters are scaled by `lora_alpha / lora_rank`. lora_targets: where they are, PEFT's names.
     """
 
     path: str = ""
@@ -125,9 +132,12 @@ class WarmStartOptions:
     Attributes:
       run: directory of another run whose policy before its first update is taken instead, with its tokenizer,
         so that runs that are compared start from the same policy; "": this run has its own.
+      tasks: how many; 0: there is no supervised start. epochs: passes over their episodes.
       tokens: train on the expert's "replies" alone, or on "everything" it saw and said, which teaches a
         model that starts from nothing to read and copy names sooner.
       rows_per_batch: token rows of an optimizer step. micro_rows: of one gradient computation.
+      learning_rate: its peak, from which a cosine leads down. warmup_steps: optimizer steps up to the peak.
+      weight_decay: of AdamW.
     """
 
     run: str = ""
@@ -159,10 +169,15 @@ class WarmStartOptions:
 class TrainOptions:
     """The update loop: `groups` tasks x `rollouts` rollouts of each, every update.
 
-    `resample_groups`: groups of equal return are dropped and new tasks played in their place, at most this
-    many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
-    `task_set`: directory of a task set (`vict_jax.datasets`) whose tasks of `split` are trained on, in its
-    order; "": all of the split.
+    Attributes:
+      updates: how many; 0 ends after the warm start. groups: tasks of an update. rollouts: of each task.
+      eval_every: updates between validations. checkpoint_every: updates between checkpoints.
+      keep_checkpoints: so many of the newest stay, and the policy before the first update.
+      split: of the tasks that are trained on.
+      resample_groups: groups of equal return are dropped and new tasks played in their place, at most this
+        many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
+      task_set: directory of a task set (`vict_jax.datasets`) whose tasks of `split` are trained on, in its
+        order; "": all of the split.
     """
 
     updates: int = 50
@@ -184,7 +199,13 @@ class TrainOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvalOptions:
-    """Validation: the first `tasks` of `split` (0 = all of them), one rollout each."""
+    """Validation: one rollout of each task.
+
+    Attributes:
+      split: of the tasks. tasks: the first so many of them; 0: all.
+      batch: rollouts in play at once; results do not depend on it.
+      temperature: of sampling; 0 is greedy.
+    """
 
     split: str = "valid_unseen"
     tasks: int = 0
@@ -282,7 +303,7 @@ class RunConfig:
 
 
 # Sections that are one dataclass each. `env` and `credit` are composed in `from_config_dict`.
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "mesh": MeshOptions,
     "model": ModelOptions,
     "rollout": RolloutOptions,
@@ -295,7 +316,7 @@ _SECTIONS: dict[str, type] = {
     "conformance": ConformanceOptions,
     "eval": EvalOptions,
 }
-_ENV_COMMON = {"workers": 2, "timeout_s": 20.0}
+COMMON_OF_ENV = {"workers": 2, "timeout_s": 20.0}
 
 # Keys that may differ when a run is resumed, since no result depends on them (on the mesh: but for rounding).
 RESUME_MAY_CHANGE = (
@@ -322,9 +343,9 @@ def default_config(env: str = "alfworld") -> ml_collections.ConfigDict:
       env: a built-in name or a dotted module name, see `envs.lookup.environment`.
     """
     domain, options = environment(env)
-    config = {name: _field_defaults(cls) for name, cls in _SECTIONS.items()}
+    config = {name: _field_defaults(cls) for name, cls in SECTIONS.items()}
     config["train"]["split"], config["eval"]["split"] = domain.splits[0], domain.splits[-1]
-    config["env"] = {"name": env, **_ENV_COMMON, **_field_defaults(options)}
+    config["env"] = {"name": env, **COMMON_OF_ENV, **_field_defaults(options)}
     config["credit"] = {"method": "vict", **_field_defaults(VictOptions)}
     return ml_collections.ConfigDict({"seed": 0, **config}, convert_dict=True, allow_dotted_keys=False)
 
@@ -398,7 +419,7 @@ def from_plain(plain: Mapping[str, Any]) -> RunConfig:
 
 
 def _from_values(values: Mapping[str, Any]) -> RunConfig:
-    known = {"seed", "env", "credit", *_SECTIONS}
+    known = {"seed", "env", "credit", *SECTIONS}
     for key in values:
         if key not in known:
             raise _unknown_key("", key, known)
@@ -407,16 +428,16 @@ def _from_values(values: Mapping[str, Any]) -> RunConfig:
     env = dict(values["env"])
     name = env.pop("name")
     _, options = environment(name)
-    common = {key: env.pop(key, default) for key, default in _ENV_COMMON.items()}
+    common = {key: env.pop(key, default) for key, default in COMMON_OF_ENV.items()}
     _require(common["timeout_s"] > 0, "env.timeout_s", common["timeout_s"], "seconds above 0")
     credit = dict(values["credit"])
     return RunConfig(
         seed=values["seed"],
-        env=EnvOptions(name=name, options=build(options, env, "env.", ["name", *_ENV_COMMON]), **common),
+        env=EnvOptions(name=name, options=build(options, env, "env.", ["name", *COMMON_OF_ENV]), **common),
         credit=CreditOptions(
             method=credit.pop("method"), options=build(VictOptions, credit, "credit.", ["method"])
         ),
-        **{key: build(cls, values[key], f"{key}.") for key, cls in _SECTIONS.items()},
+        **{key: build(cls, values[key], f"{key}.") for key, cls in SECTIONS.items()},
     )
 
 

@@ -58,8 +58,9 @@ class SearchQaOptions:
       datasets: the data sets to play, of `data.DATASETS`.
       num_train, num_valid: generated tasks of each split. seed: of the generated worlds.
       tasks_per_world: questions taken from a generated world, at most `generator.QUESTIONS_PER_WORLD`.
-      retriever: `bm25` over `corpus*.jsonl`; `http`, Search-R1's server at `retriever_url`; `recorded`, the
-        file `e5_retrieval_log.jsonl` of the data folder.
+      retriever: `bm25` over `corpus*.jsonl`; `http`, Search-R1's server; `recorded`, the file
+        `e5_retrieval_log.jsonl` of the data folder.
+      retriever_url: of that server.
       timeout_s_of_search, retries: of the HTTP client. All attempts together must end before `timeout_s`
         of the environment.
       topk: passages a search shows.
