@@ -27,10 +27,10 @@ _ENV_COMMON = {
 }
 _INTRO = """# Configuration
 
-Made by `python -m vict_jax.reference > docs/configuration.md`; a test compares the two. Every key can be set
-in a config file or on the command line, `--config.section.key=value`; a wrong key or value is refused with the
-allowed ones. A config file starts from `vict_jax.config.default_config(env)` and changes what it needs;
-presets (`--config=FILE:dapo`) are on the page of [credit methods](credit_methods.md).
+Made by `python -m vict_jax.reference > docs/configuration.md`; a test compares the two. Every key can be
+set in a config file or on the command line, `--config.section.key=value`; a wrong key or value is refused
+with the allowed ones. A config file starts from `vict_jax.config.default_config(env)` and changes what it
+needs; presets (`--config=FILE:dapo`) are on the page of [credit methods](credit_methods.md).
 
 ## seed
 
