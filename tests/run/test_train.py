@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +35,7 @@ from vict_jax.job import open_job
 from vict_jax.run_state import restore_reference
 from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs, CreditOutput
+from vict_jax.viewer.server import open_server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Rows that a clock makes: the only values that may differ between two runs of one config.
@@ -143,6 +146,28 @@ def test_the_report_of_a_run_opens_in_a_browser(finished: pathlib.Path, watched:
     watched.page.goto(address)
     assert watched.page.locator("figure svg").count() > 10
     assert watched.requests == [address]
+
+
+def test_the_viewer_shows_every_rollout_of_a_run(finished: pathlib.Path, watched: Watched) -> None:
+    page = watched.page
+    with open_server(finished, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page.goto(server.url + "#f.update=all&at=1/0/0")
+        page.wait_for_selector("body[data-ready]")
+        assert page.inner_text("#count") == "24 of 24 rollouts"
+        for update in (1, 2, 3):
+            steps = pq.read_table(finished / "rollouts" / f"update_{update:06d}.parquet").to_pylist()
+            for g, n in itertools.product(range(2), range(4)):
+                page.wait_for_selector(f"h2 >> text=Update {update} · group {g} · rollout {n}")
+                own = [row for row in steps if (row["group"], row["rollout"]) == (g, n)]
+                cells = page.eval_on_selector_all(
+                    "tr.step td[data-of=final]", "cells => cells.map(cell => Number(cell.dataset.value))"
+                )
+                assert cells == [row["advantage"] for row in own]
+                page.keyboard.press("j")
+        server.shutdown()
+        thread.join()
 
 
 def test_the_proof_log_replays_bit_for_bit(finished: pathlib.Path, config: RunConfig) -> None:
