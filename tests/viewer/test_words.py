@@ -58,6 +58,11 @@ def test_a_step_that_comes_out_ahead_is_praised():
     assert text.endswith("so this step is praised, unlike the rest of it: +0.19 instead of −0.51.")
 
 
+def test_a_failure_that_is_better_than_its_group():
+    text = words.step_sentence(step(advantage=0.4, base=0.09), [edge()], ATOMS, failed=True)
+    assert text.endswith("so this step is praised more than the rest of it: +0.40 instead of +0.09.")
+
+
 def test_an_atom_that_did_not_hold_can_be_better_than_its_group():
     text = words.step_sentence(step(), [edge("placed")], ATOMS, failed=True)
     assert "placed is in the core, did not hold at the end" in text

@@ -110,9 +110,9 @@ function tableOf(titles, rows, className = "", free = false) {
     el("table", { class: className }, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 
-/** A name that may break after its underscores, dots and slashes, but not before a short ending. */
+/** A name that may break after its underscores, dots, colons and slashes, but not before a short ending. */
 function breakable(name) {
-  return visible(name).split(/(?<=[_./-])(?=.{3})/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+  return visible(name).split(/(?<=[_.:/-])(?=.{3})/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
 }
 
 function notice(text, className = "panel") {

@@ -169,9 +169,9 @@ function whyNot(record, edges) {
   if (touched.length) {
     const reasons = touched.map((e) => {
       const why = record.atoms.find((a) => a.atom_id === e.atom_id).why;
-      return `it ${RELATION_WORDS[e.relation]} (${e.atom_id}), but ${why ? why.why : "its marginal is ordinary for its group."}`;
+      return `${e.atom_id}: the step ${RELATION_WORDS[e.relation]}. ${why ? why.why : "What it is worth here is ordinary for its group."}`;
     });
-    return `No correction: ${reasons.join(" ")}`;
+    return `No correction. ${reasons.join(" ")}`;
   }
   if (record.abstains) return `No correction: the whole rollout got none. ${record.abstains.why}`;
   return "No correction: this step touched no evidence of an atom that was credited.";

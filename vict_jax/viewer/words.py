@@ -247,7 +247,10 @@ def _in_a_failure(step: Row, name: str, atoms: Mapping[str, Row]) -> str:
     yet = (
         f"{shortened(name)} held at its end" if held else f"on {shortened(name)} it did better than its group"
     )
-    share = "is praised, unlike" if step["advantage"] > 0 else "is blamed less than"
+    if step["base"] >= 0:  # a partial score may fail and still be the better one of its group
+        share = "is praised more than"
+    else:
+        share = "is praised, unlike" if step["advantage"] > 0 else "is blamed less than"
     return (
         f" The rollout failed, yet {yet}, so this step {share} the rest of it: "
         f"{number(step['advantage'])} instead of {number(step['base'])}."
