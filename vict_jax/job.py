@@ -323,8 +323,9 @@ def _model_config(config: RunConfig, codec: Codec) -> ModelConfig:
     if longest > model.max_positions:
         raise ValueError(
             f"rollout.max_context={config.rollout.max_context} leaves no room for "
-            f"credit.hcapo.outcome_tokens={config.credit.options.hcapo.outcome_tokens} below the {model.max_positions} positions of the "
-            f"model at {options.path!r}, which credit.method={config.credit.method!r} reads in one sequence"
+            f"credit.hcapo.outcome_tokens={config.credit.options.hcapo.outcome_tokens} below the "
+            f"{model.max_positions} positions of the model at {options.path!r}, which "
+            f"credit.method={config.credit.method!r} reads in one sequence"
         )
     return model
 
