@@ -277,7 +277,9 @@ class EnvPool:
         try:
             answer = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):  # OSError: it ended in the middle of an answer
-            message = f"worker died (exit status {_kill(worker)})"
+            status = _kill(worker)
+            hint = ", as when memory runs out" if status == -signal.SIGKILL else ""
+            message = f"worker died (exit status {status}{hint})"
             self._replace(worker, Fault(FaultKind.ERROR, message), results)
             return
         request = worker.queue.popleft()

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import enum
 import os
+import pathlib
 import pickle
 import signal
 import sys
@@ -201,10 +202,17 @@ def _die_with_parent(life: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _go_first_when_memory_runs_out() -> None:
+    """Make this process the kernel's choice: a worker is replaced, while the run it serves is not."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # Linux has it, and may forbid it
+        pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def serve(connection: Connection, life: int) -> None:
     """Main loop of a worker: `Setup`, then lists of requests until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _on_alarm)
+    _go_first_when_memory_runs_out()
     threading.Thread(target=_die_with_parent, args=(life,), daemon=True).start()
     setup_bytes = connection.recv_bytes()
     try:

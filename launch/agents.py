@@ -17,11 +17,11 @@ from vict_jax.agents.agent import AgentKind
 from vict_jax.agents.sources import Asked
 from vict_jax.agents.usage import Budget, Prices
 from vict_jax.audit.environment import read_options
+from vict_jax.bars import bar
 from vict_jax.config import RunConfig
 from vict_jax.metrics import read_config
 from vict_jax.rollout.collector import Progress
 from vict_jax.rollout.parser import ReplyFormat
-from vict_jax.train import bar
 
 FLAGS = flags.FLAGS
 

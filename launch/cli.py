@@ -15,8 +15,10 @@ from absl import logging as absl_logging
 
 from vict_jax import config as config_lib
 from vict_jax import processes
+from vict_jax.learner.microbatch import NonFiniteError
 from vict_jax.metrics import RunError
 from vict_jax.sharding import AXES, MeshOptions
+from vict_jax.watch import Stopped
 
 _OVERRIDE = "--config."
 
@@ -49,7 +51,7 @@ def _check_config(argv: Sequence[str]) -> None:
 
 
 def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
-    """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130.
+    """Run `main` under absl; expected failures print one message and exit 1, Ctrl-C exits 130, SIGTERM 0.
 
     Args:
       main: called with nothing, or with the action.
@@ -71,10 +73,19 @@ def run(main: Callable[..., None], *, actions: Sequence[str] = ()) -> None:
         try:
             with processes.peers_named():
                 main(*given)
+        except Stopped as stopped:
+            print(f"\n{stopped}", file=sys.stderr)
         except (RunError, ValueError, FileNotFoundError, FileExistsError) as error:
             if flags.FLAGS.traceback:
                 raise
             sys.exit(f"error: {error}\n(run again with --traceback to see where it was raised)")
+        except NonFiniteError as error:
+            if flags.FLAGS.traceback:
+                raise
+            sys.exit(
+                f"error: {error}\nNothing of this is kept, what was saved before is. The same command would "
+                "come to the same values: lower a learning rate, with --allow_changed, or start anew."
+            )
         except KeyboardInterrupt:
             print(
                 "\ninterrupted; start the same command again to continue from the last checkpoint",

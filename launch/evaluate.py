@@ -20,12 +20,12 @@ from absl import flags
 
 from launch import agents, cli
 from vict_jax import summary
+from vict_jax.bars import bar
 from vict_jax.config import EvalOptions
 from vict_jax.evaluate import evaluate
 from vict_jax.job import open_job
 from vict_jax.metrics import read_config, write_json
 from vict_jax.run_state import load_params
-from vict_jax.train import bar
 
 FLAGS = flags.FLAGS
 

@@ -23,12 +23,18 @@ from ml_collections import config_flags
 from launch import cli, rehearsal
 from vict_jax import config as config_lib
 from vict_jax import processes
+from vict_jax.start import Profile, StartOptions
 from vict_jax.train import train
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "config file, e.g. configs/quickstart.py", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "directory of the run; created, or continued")
+_ALLOW_CHANGED = flags.DEFINE_list(
+    "allow_changed", [], "continue a run although these keys of its config, tasks, data or tokenizer differ"
+)
+_PROFILE = flags.DEFINE_string("profile", None, "UPDATE:COUNT, trace so many updates with JAX's profiler")
+_PROMETHEUS = flags.DEFINE_bool("prometheus", False, "write the newest metrics to WORKDIR/metrics.prom")
 _PROCESSES = flags.DEFINE_integer("processes", 1, "start so many processes of this run on this machine")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT at which the first of several listens")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "processes of the run; another number stops it")
@@ -48,7 +54,12 @@ def main() -> None:
     if _PROCESSES.value != 1:
         sys.exit(rehearse(config, _PROCESSES.value))
     join()
-    train(config, pathlib.Path(_WORKDIR.value))
+    start = StartOptions(
+        allow_changed=tuple(_ALLOW_CHANGED.value),
+        profile=None if _PROFILE.value is None else Profile.parse(_PROFILE.value),
+        prometheus=_PROMETHEUS.value,
+    )
+    train(config, pathlib.Path(_WORKDIR.value), start)
 
 
 def rehearse(config: config_lib.RunConfig, count: int) -> int:

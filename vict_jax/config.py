@@ -21,6 +21,7 @@ from envs.lookup import environment
 from vict_jax.corrections import FissionOptions
 from vict_jax.credit.methods import credit_method, needs
 from vict_jax.credit.options import VictOptions
+from vict_jax.heartbeat import WatchOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
@@ -284,6 +285,7 @@ class RunConfig:
     credit: CreditOptions
     conformance: ConformanceOptions
     eval: EvalOptions
+    watch: WatchOptions
 
     def __post_init__(self) -> None:
         domain, _ = environment(self.env.name)
@@ -315,6 +317,7 @@ SECTIONS: dict[str, type] = {
     "fission": FissionOptions,
     "conformance": ConformanceOptions,
     "eval": EvalOptions,
+    "watch": WatchOptions,
 }
 COMMON_OF_ENV = {"workers": 2, "timeout_s": 20.0}
 
@@ -324,9 +327,8 @@ RESUME_MAY_CHANGE = (
     "env.timeout_s",
     "train.keep_checkpoints",
     "conformance.strict",
-    "mesh.data",
-    "mesh.fsdp",
-    "mesh.tensor",
+    *("mesh.data", "mesh.fsdp", "mesh.tensor"),
+    *(f"watch.{field.name}" for field in dataclasses.fields(WatchOptions)),
 )
 
 

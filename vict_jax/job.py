@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import pathlib
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from vict_jax.batching import to_device
 from vict_jax.config import RunConfig
 from vict_jax.credit.methods import needs
 from vict_jax.learner import value
-from vict_jax.metrics import RunError, read_json, write_json
+from vict_jax.metrics import RunError, allowing, noting, read_json, write_json
 from vict_jax.models import decoder, hf, lora
 from vict_jax.models.config import ModelConfig
 from vict_jax.models.hf_files import read_json as read_model_json
@@ -39,6 +40,9 @@ from vict_jax.sharding import (
     replicated,
 )
 from vict_jax.task_order import task_digest, update_order
+
+# What of the data `run.json` tells of, by kind; these may be named in `StartOptions.allow_changed`.
+DATA = ("tasks", "data", "tokenizer")
 
 Policy = tuple[nnx.GraphDef, nnx.State]  # structure and all parameters of a model
 
@@ -89,8 +93,11 @@ class Job:
 
 
 @contextlib.contextmanager
-def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
+def open_job(config: RunConfig, workdir: pathlib.Path, allow_changed: Sequence[str] = ()) -> Iterator[Job]:
     """Start the environments and prepare everything a run or an evaluation needs.
+
+    Args:
+      allow_changed: which of `DATA` may differ from those of the run so far.
 
     Raises:
       RunError: the data differ from those the run directory was started with.
@@ -104,8 +111,8 @@ def open_job(config: RunConfig, workdir: pathlib.Path) -> Iterator[Job]:
     eval_tasks = domain.tasks(options, config.eval.split)
     eval_tasks = eval_tasks[: config.eval.tasks] if config.eval.tasks else eval_tasks
     processes.check_groups(config.train.groups, processes.count())
-    processes.on_first(lambda: _check_data(config, domain, workdir))
-    codec = _codec(config, domain, workdir)
+    processes.on_first(lambda: _check_data(workdir, describe(config, domain), allow_changed))
+    codec = _codec(config, domain, workdir, allow_changed)
     model = _model_config(config, codec)
     mesh = make_mesh(config.mesh.shape(jax.device_count()))
     sampling_mesh = local_mesh(mesh)
@@ -270,11 +277,17 @@ def update_tasks(job: Job, update: int) -> list[Task]:
     return [job.train_tasks[index] for index in order]
 
 
-def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> Codec:
+def _codec(config: RunConfig, domain: Domain, workdir: pathlib.Path, allow_changed: Sequence[str]) -> Codec:
     if config.model.path:
         return load_codec(pathlib.Path(config.model.path))
     folder = workdir / "tokenizer"
-    processes.on_first(lambda: _make_tokenizer(config, domain, folder))
+
+    def prepare() -> None:
+        _make_tokenizer(config, domain, folder)
+        digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+        _check_data(workdir, {"tokenizer": {"tokenizer.json": digest}}, allow_changed)
+
+    processes.on_first(prepare)
     return Codec(load_tokenizer(folder))
 
 
@@ -352,22 +365,30 @@ def _model_files(config: RunConfig) -> dict[str, str]:
     return {f"model {name}": value for name, value in found.items()}
 
 
-def _check_data(config: RunConfig, domain: Domain, workdir: pathlib.Path) -> None:
-    """Write `run.json`, or refuse to continue on other tasks or data than those it names."""
-    path, now = workdir / "run.json", describe(config, domain)
-    if not path.exists():
-        write_json(path, now)
-        return
-    before = read_json(path)
-    changed = [
-        f"{kind} {name}: {before[kind].get(name)} -> {now[kind].get(name)}"
-        for kind in ("tasks", "data")
-        for name in sorted(set(before[kind]) | set(now[kind]))
-        if before[kind].get(name) != now[kind].get(name)
-    ]
-    if changed:
+def _check_data(workdir: pathlib.Path, now: Mapping[str, Any], allow_changed: Sequence[str]) -> None:
+    """Add `now` to `run.json`, or refuse to continue on other data than those it names already."""
+    path = workdir / "run.json"
+    before = read_json(path) if path.exists() else {}
+    changed = {
+        kind: [
+            f"{kind} {name}: {before[kind].get(name)} -> {now[kind].get(name)}"
+            for name in sorted(set(before[kind]) | set(now[kind]))
+            if before[kind].get(name) != now[kind].get(name)
+        ]
+        for kind in DATA
+        if kind in before and kind in now
+    }
+    changed = {kind: lines for kind, lines in changed.items() if lines}
+    refused = [line for kind, lines in changed.items() if kind not in allow_changed for line in lines]
+    if refused:
         raise RunError(
             f"the data of --workdir={workdir} have changed since it was started:\n  "
-            + "\n  ".join(changed)
-            + "\nRestore them to continue, or start anew in another --workdir."
+            + "\n  ".join(refused)
+            + "\nRestore them to continue, or start anew in another --workdir. "
+            + allowing(changed)
         )
+    told = {**now, **before, **{kind: now[kind] for kind in changed}}
+    if changed:
+        told = noting(told, [line for lines in changed.values() for line in lines])
+    if told != before:
+        write_json(path, told)

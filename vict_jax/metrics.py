@@ -1,7 +1,7 @@
 """The run directory: what is written where, and what survives a kill.
 
     DIR/config.json          the config, refused if a later start brings another one
-    DIR/run.json             versions, devices, tasks and their checksums
+    DIR/run.json             versions, devices, tasks and data with checksums; what was allowed to change
     DIR/tokenizer/           the tokenizer in transformers' format
     DIR/metrics.jsonl        one JSON object a line: kind, update, values
     DIR/events/              the same as TensorBoard events
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import errno
 import fcntl
 import json
@@ -25,12 +26,13 @@ import math
 import os
 import pathlib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorboardX
 
 from vict_jax import config as config_lib
+from vict_jax.textfile import TextFile
 
 
 class RunError(Exception):
@@ -110,6 +112,17 @@ def lock(folder: pathlib.Path, flag: str) -> typing.IO[str]:
     return held
 
 
+def allowing(names: Iterable[str]) -> str:
+    """The end of a message that refuses changes: how they are allowed."""
+    return f"To continue with the changes: --allow_changed={','.join(names)} (noted in run.json)."
+
+
+def noting(run: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The content of `run.json` with what was allowed to change, and when by the clock."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {**run, "changed": [*run.get("changed", []), {"at": now, "what": list(changes)}]}
+
+
 @dataclasses.dataclass(frozen=True)
 class RunDir:
     """An opened run directory, locked against a second run. Close it (or use `with`)."""
@@ -118,8 +131,11 @@ class RunDir:
     lock: typing.IO[str]
 
     @classmethod
-    def open(cls, path: pathlib.Path, config: Mapping[str, Any]) -> RunDir:
+    def open(cls, path: pathlib.Path, config: Mapping[str, Any], allow_changed: Sequence[str] = ()) -> RunDir:
         """Create or reopen `path` for `config`.
+
+        Args:
+          allow_changed: keys that may differ from the config so far, see `start.StartOptions`.
 
         Raises:
           RunError: another process uses it, or it belongs to a run with another config.
@@ -131,24 +147,30 @@ class RunDir:
                 (path / name).mkdir(parents=True, exist_ok=True)
         run = cls(path=path, lock=lock(path, "--workdir"))
         try:
-            run._claim(config)
+            run._claim(config, allow_changed)
         except RunError:
             run.close()
             raise
         return run
 
-    def _claim(self, config: Mapping[str, Any]) -> None:
+    def _claim(self, config: Mapping[str, Any], allow_changed: Sequence[str]) -> None:
         file = self.path / "config.json"
         if not file.exists():
             write_json(file, config)
             return
         changed = config_lib.differences(read_json(file), config)
-        if changed:
+        refused = [change for change in changed if change.split(":", 1)[0] not in allow_changed]
+        if refused:
             raise RunError(
                 f"--workdir={self.path} holds a run with another config:\n  "
-                + "\n  ".join(changed)
-                + "\nUse the same config to continue it, or another --workdir to start anew."
+                + "\n  ".join(refused)
+                + "\nUse the same config to continue it, or another --workdir to start anew. "
+                + allowing(change.split(":", 1)[0] for change in changed)
             )
+        if changed:
+            if (self.path / "run.json").exists():
+                write_json(self.path / "run.json", noting(read_json(self.path / "run.json"), changed))
+            write_json(file, config)
 
     def close(self) -> None:
         """Release the lock."""
@@ -166,11 +188,33 @@ class MetricsWriter:
 
     `resume_from` is the update of the restored checkpoint, or None for a run that starts from
     nothing: rows after it are dropped first.
+
+    Args:
+      gauges: gets every row too.
+
+    Attributes:
+      rows: number of rows so far.
+
+    Raises:
+      RunError: fewer than the `expected` rows of the checkpoint are there.
     """
 
-    def __init__(self, workdir: pathlib.Path, resume_from: int | None):
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        resume_from: int | None,
+        *,
+        expected: int = 0,
+        gauges: TextFile | None = None,
+    ):
         self.path = workdir / "metrics.jsonl"
         kept = [] if resume_from is None else [r for r in read_metrics(workdir) if r["update"] <= resume_from]
+        if len(kept) < expected:
+            raise RunError(
+                f"{self.path} has {len(kept)} rows up to update {resume_from}, and had {expected} when its "
+                "checkpoint was written; put the rows back, or start anew in another --workdir"
+            )
+        self.rows, self._gauges = len(kept), gauges
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self._file = open(self.path, "a")  # noqa: SIM115 - closed in close()
         purge = 0 if resume_from is None else resume_from + 1
@@ -184,9 +228,12 @@ class MetricsWriter:
         with disk_full_is_clear(self.path):
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
+            self.rows += 1
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name != "update":
                     self._events.add_scalar(f"{kind}/{name}", value, update)
+            if self._gauges is not None:
+                self._gauges.write(row)
 
     def sync(self) -> None:
         """Make sure that what was written is on the disk before a checkpoint says so."""
@@ -215,7 +262,7 @@ class Unwritten(MetricsWriter):
     """For the processes of a run that write nothing, since the first one does."""
 
     def __init__(self) -> None:
-        pass
+        self.rows = 0
 
     def write(self, kind: str, update: int, values: Mapping[str, Any]) -> None:
         """Nothing."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-from typing import Any
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +21,7 @@ from vict_jax.job import Job, abstract_params, abstract_trained
 from vict_jax.learner import value
 from vict_jax.learner.microbatch import LearnerState, abstract_state
 from vict_jax.learner.optimizer import make_optimizer
-from vict_jax.metrics import RunError, disk_full_is_clear
+from vict_jax.metrics import MetricsWriter, RunError, disk_full_is_clear
 
 
 def optimizer_steps(config: RunConfig) -> int:
@@ -38,19 +42,94 @@ def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
         checkpoint.save(workdir / "checkpoints" / "reference", 0, start, {}, keep=1)
 
 
-def save(
-    workdir: pathlib.Path, update: int, state: LearnerState, corrections: CorrectionBuffer, *, keep: int
-) -> None:
-    """Write the state after `update`, and the errors that wait then."""
-    kept = {"update": update, "corrections": corrections.to_plain()}
-    with disk_full_is_clear(workdir / "checkpoints"):
-        checkpoint.save(workdir / "checkpoints" / "state", update, state, kept, keep=keep)
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """Where a run stands: all of it that is not a function of its config and the number of the update.
+
+    Attributes:
+      update: the last finished one.
+      learner: parameters, moments, and the optimizer's count, which is the place in its schedule.
+      corrections: the errors that wait.
+      rows: rows of the metrics up to here. They also hold what conformance has found.
+    """
+
+    update: int
+    learner: LearnerState
+    corrections: CorrectionBuffer
+    rows: int
 
 
-def restore(
-    job: Job, optimizer: Any, workdir: pathlib.Path
-) -> tuple[int, LearnerState, CorrectionBuffer] | None:
-    """The number of the last complete update, and what `save` wrote after it; None where there is none yet.
+class StateSaver:
+    """Writes states while the loop goes on, one at a time; leaving the block waits for the last.
+
+    Args:
+      metrics: made sure of before a checkpoint says that its rows are there.
+      keep: newest states to keep.
+      restored: the state that is on the disk; None if there is none.
+
+    Every method raises RunError if a state, be it the one before, could not be written for want of space.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, metrics: MetricsWriter, keep: int, restored: RunState | None
+    ) -> None:
+        self._folder = workdir / "checkpoints"
+        self._metrics, self._keep = metrics, keep
+        self._last = None if restored is None else restored.update
+        self._pending: checkpoint.Pending | None = None
+        self._blocked = 0.0
+        self._lock = threading.RLock()  # see `Watch`: a thread may save in the place of the loop
+
+    def save(self, state: RunState) -> None:
+        """Wait for the state before, and begin to write this one unless that was begun. It may be donated."""
+        with self._lock:
+            if state.update == self._last:
+                return
+            began = time.perf_counter()
+            self.wait()
+            self._metrics.sync()
+            kept = {
+                "update": state.update,
+                "corrections": state.corrections.to_plain(),
+                "rows": state.rows,
+            }
+            with disk_full_is_clear(self._folder):
+                self._pending = checkpoint.begin(
+                    self._folder / "state", state.update, state.learner, kept, keep=self._keep
+                )
+            self._last = state.update
+            self._blocked += time.perf_counter() - began
+
+    def wait(self) -> None:
+        """Wait until the state that was begun last is complete."""
+        with self._lock:
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                with disk_full_is_clear(self._folder):
+                    pending.wait()
+
+    def finish(self, state: RunState) -> int:
+        """`save` and `wait`; the update."""
+        self.save(state)
+        self.wait()
+        return state.update
+
+    def take_seconds(self) -> float:
+        """Seconds for which `save` kept the loop waiting since this was last asked."""
+        blocked, self._blocked = self._blocked, 0.0
+        return blocked
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.wait()
+
+
+def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> RunState | None:
+    """The last complete state, or None where there is none yet.
 
     Raises:
       RunError: there are checkpoints, but none is undamaged.
@@ -65,7 +144,8 @@ def restore(
         raise RunError(f"{error}. Start anew in another --workdir.") from error
     for skipped in state.skipped:
         logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
-    return state.step, state.tree, CorrectionBuffer.from_plain(state.metadata["corrections"])
+    corrections = CorrectionBuffer.from_plain(state.metadata["corrections"])
+    return RunState(state.step, state.tree, corrections, state.metadata["rows"])
 
 
 def restore_reference(job: Job, workdir: pathlib.Path) -> nnx.State:

@@ -13,7 +13,7 @@ import functools
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,13 +23,12 @@ from flax import nnx
 
 from envs.verdict import Verdict
 from vict_jax import fission, gate, observations, processes, proofs, rubric, summary
+from vict_jax.bars import bar, progress_updates
 from vict_jax.batching import (
-    TokenSequence,
     credit_inputs,
     some_params,
     to_device,
     to_host,
-    whole_to_device,
 )
 from vict_jax.config import RunConfig, to_plain
 from vict_jax.corrections import CorrectionBuffer
@@ -38,18 +37,17 @@ from vict_jax.credit.methods import needs
 from vict_jax.evaluate import evaluate
 from vict_jax.header import header
 from vict_jax.job import (
+    DATA,
     Job,
     Policy,
-    new_params,
     open_job,
     reference_policy,
     with_value_head,
 )
 from vict_jax.learner.microbatch import LearnerState, init_state
-from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
+from vict_jax.learner.optimizer import make_optimizer
 from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update
 from vict_jax.learner.value import Values
-from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.metrics import (
     MetricsWriter,
     RunDir,
@@ -57,18 +55,29 @@ from vict_jax.metrics import (
     read_metrics,
     write_json,
 )
-from vict_jax.packing import pack_sequences
 from vict_jax.report.build import write_report
 from vict_jax.resampling import Sampled, roll_out
-from vict_jax.rollout.collector import Collected, Progress, demonstrations
-from vict_jax.run_state import copy, optimizer_steps, restore, restore_reference, save, save_reference
+from vict_jax.rollout.collector import Collected
+from vict_jax.run_state import (
+    RunState,
+    StateSaver,
+    copy,
+    optimizer_steps,
+    restore,
+    restore_reference,
+    save_reference,
+)
 from vict_jax.scoring import Scored, score_rollouts
-from vict_jax.sharding import batch_sharding, replicated
+from vict_jax.sharding import replicated
 from vict_jax.shares import Share, share_of, whole
+from vict_jax.start import NOTHING, StartOptions, traced
+from vict_jax.textfile import TextFile
 from vict_jax.types import CreditInputs, CreditOutput
+from vict_jax.warming import warm_start
+from vict_jax.watch import Watch
 
 
-def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
+def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHING) -> dict[str, Any]:
     """Run or continue a run, and return the content of `summary.json`.
 
     In a run of several processes all call it, and the first one alone writes and prints.
@@ -77,28 +86,38 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
       RunError: the run directory, the data or the disk do not allow it; the message says what to do.
       ValueError: an option is out of range.
       InvariantError, NonFiniteError: a bug or a diverged run; nothing of the update is kept.
+      Stopped: after SIGTERM; what is finished is saved.
     """
     began = time.perf_counter()
-    with run_dir(config, workdir), open_job(config, workdir) as job:
+    with (
+        run_dir(config, workdir, start),
+        Watch(workdir, config.watch) as watch,
+        open_job(config, workdir, start.allow_changed) as job,
+    ):
         optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
         restored = restore(job, optimizer, workdir)
-        done = restored[0] if restored else None
-        with MetricsWriter(workdir, done) if processes.is_first() else Unwritten() as metrics:
-            verdict = check(job, metrics, workdir, resumed=restored is not None)
+        with (
+            open_metrics(workdir, restored, start) as metrics,
+            StateSaver(workdir, metrics, config.train.keep_checkpoints, restored) as saver,
+            watch.saving(),
+        ):
+            with watch.phase("conformance"):
+                verdict = check(job, metrics, workdir, resumed=restored is not None)
             if restored is None:
-                params = warm_start(job, metrics)
-                validate(job, metrics, params, update=0)
+                params = warm_start(job, metrics, watch)
+                validate(job, metrics, watch, params, update=0)
                 state = init_state(with_value_head(job, params), optimizer)
                 save_reference(workdir, state.params)
-                metrics.sync()
-                corrections = CorrectionBuffer()
-                save(workdir, 0, state, corrections, keep=config.train.keep_checkpoints)
-                done = 0
+                here = RunState(0, state, CorrectionBuffer(), metrics.rows)
+                saver.save(here)
             else:
-                done, state, corrections = restored
+                here = restored
+                state = here.learner
                 if processes.is_first():
-                    proofs.drop_after(workdir, done)
-                    print(f"continuing after update {done}", flush=True)
+                    proofs.drop_after(workdir, here.update)
+                    print(f"continuing after update {here.update}", flush=True)
+            watch.at(here.update)
+            watch.hold(functools.partial(saver.finish, here))
             learner = compile_ppo(
                 job.graphdef,
                 state.params,
@@ -111,25 +130,46 @@ def train(config: RunConfig, workdir: pathlib.Path) -> dict[str, Any]:
             reference = starting_policy(job, restored, state, workdir)
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
-                for update in progress_updates(done, config.train.updates):
+                if restored and validation_is_missing(config, workdir, here.update):
+                    validate(job, metrics, watch, state.params, update=here.update)
+                updates = progress_updates(here.update, config.train.updates)
+                for update in traced(updates, start.profile, workdir):
+                    watch.at(update)
                     state, verdict, corrections, row = run_update(
-                        job, learner, state, reference, update, workdir, verdict, metrics, corrections
+                        job, learner, here, reference, update, workdir, verdict, metrics, watch
                     )
-                    metrics.write("train", update, row)
-                    last = update == config.train.updates
-                    if last or update % config.train.eval_every == 0:
-                        validate(job, metrics, state.params, update=update)
-                    if last or update % config.train.checkpoint_every == 0:
-                        metrics.sync()
-                        save(workdir, update, state, corrections, keep=config.train.keep_checkpoints)
+                    metrics.write("train", update, {**row, "seconds/checkpoint": saver.take_seconds()})
+                    here = RunState(update, state, corrections, metrics.rows)
+                    watch.hold(functools.partial(saver.finish, here))
+                    if is_due(config, update, config.train.eval_every):
+                        validate(job, metrics, watch, state.params, update=update)
+                    if is_due(config, update, config.train.checkpoint_every):
+                        with watch.phase("checkpoint"):
+                            saver.save(dataclasses.replace(here, rows=metrics.rows))
     seconds = time.perf_counter() - began
     return processes.from_first(lambda: conclude(workdir, config, seconds=seconds))
 
 
-def run_dir(config: RunConfig, workdir: pathlib.Path) -> contextlib.AbstractContextManager[object]:
+def run_dir(
+    config: RunConfig, workdir: pathlib.Path, start: StartOptions
+) -> contextlib.AbstractContextManager[object]:
     """The run directory, which the first process claims; the others wait for it."""
-    held = processes.on_first(lambda: RunDir.open(workdir, to_plain(config)))
+    plain = to_plain(config)
+    start.check(plain, DATA)
+    held = processes.on_first(lambda: RunDir.open(workdir, plain, start.allow_changed))
     return contextlib.nullcontext() if held is None else held
+
+
+def open_metrics(workdir: pathlib.Path, restored: RunState | None, start: StartOptions) -> MetricsWriter:
+    """The metrics up to the restored state, which the first process alone writes."""
+    update, rows = (None, 0) if restored is None else (restored.update, restored.rows)
+
+    def make() -> MetricsWriter:
+        gauges = TextFile(workdir / "metrics.prom") if start.prometheus else None
+        return MetricsWriter(workdir, update, expected=rows, gauges=gauges)
+
+    first = processes.on_first(make)
+    return Unwritten() if first is None else first
 
 
 def check(job: Job, metrics: MetricsWriter, workdir: pathlib.Path, *, resumed: bool) -> Verdict:
@@ -141,6 +181,17 @@ def check(job: Job, metrics: MetricsWriter, workdir: pathlib.Path, *, resumed: b
         return verdict
 
     return processes.from_first(find)
+
+
+def is_due(config: RunConfig, update: int, every: int) -> bool:
+    """Whether something that is done every so many updates, and after the last, is done after this one."""
+    return update == config.train.updates or update % every == 0
+
+
+def validation_is_missing(config: RunConfig, workdir: pathlib.Path, update: int) -> bool:
+    """Whether the run was stopped in the validation after this update, whose state was saved then."""
+    told = any(row["kind"] == "eval" and row["update"] == update for row in read_metrics(workdir))
+    return is_due(config, update, config.train.eval_every) and not told
 
 
 def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pathlib.Path) -> Policy | None:
@@ -155,118 +206,16 @@ def starting_policy(job: Job, resumed: object, state: LearnerState, workdir: pat
     return reference_policy(job, start)
 
 
-def progress_updates(done: int, total: int) -> Iterator[int]:
-    """Numbers of the updates still to do, under a progress bar with the time left."""
-    yield from tqdm.trange(
-        done + 1,
-        total + 1,
-        initial=done,
-        total=total,
-        desc="updates",
-        unit="update",
-        disable=not processes.is_first(),
-    )
-
-
-def bar(description: str, unit: str = "rollout") -> tuple[tqdm.tqdm, Progress]:
-    """A progress bar and the callback that moves it."""
-    shown = tqdm.tqdm(desc=description, leave=False, unit=unit, disable=not processes.is_first())
-
-    def move(over: int, total: int) -> None:
-        shown.total = total
-        shown.update(over - shown.n)
-
-    return shown, move
-
-
-def warm_start(job: Job, metrics: MetricsWriter) -> nnx.State:
-    """Supervised start on expert episodes, or that of the run that `warm_start.run` names.
-
-    Deterministic, so it is simply run again after a kill.
-    """
-    options, rollout = job.config.warm_start, job.config.rollout
-    if options.run:
-        return restore_reference(job, pathlib.Path(options.run))
-    params = new_params(job)
-    if not options.active:
-        return params
-    if options.tasks > len(job.train_tasks):
-        raise ValueError(
-            f"warm_start.tasks={options.tasks} is above the {len(job.train_tasks)} tasks of split "
-            f"{job.config.train.split!r}"
-        )
-    sequences = [(0, sequence) for sequence in expert_sequences(job)]
-    if options.tokens == "everything":
-        sequences = [(0, train_everything(sequence)) for _, sequence in sequences]
-    rows, report = pack_sequences(sequences, row_length=rollout.max_context, row_multiple=options.micro_rows)
-    steps = options.epochs * -(-report.rows // options.rows_per_batch)
-    optimizer = make_optimizer(
-        OptimizerOptions(
-            learning_rate=options.learning_rate,
-            warmup_steps=options.warmup_steps,
-            weight_decay=options.weight_decay,
-            schedule="cosine",
-        ),
-        total_steps=max(steps, options.warmup_steps + 1),
-    )
-    learner = compile_supervised(
-        job.graphdef,
-        params,
-        optimizer,
-        micro_rows=options.micro_rows,
-        mesh=job.mesh,
-        frozen=job.frozen,
-    )
-    state, batch = init_state(params, optimizer), whole_to_device(rows, batch_sharding(job.mesh))
-    for epoch in range(options.epochs):
-        shown, move = bar(f"warm start, epoch {epoch + 1} of {options.epochs}", "step")
-        with shown:
-            state, row = train_epoch(
-                learner,
-                state,
-                batch,
-                rows_per_batch=options.rows_per_batch,
-                seed=job.config.seed,
-                epoch=epoch,
-                progress=move,
-            )
-        metrics.write("warm_start", 0, {"epoch": epoch, **row})
-    return state.params
-
-
-def expert_sequences(job: Job) -> list[TokenSequence]:
-    """Model sequences of the expert on the tasks of the warm start; each process plays its share of them."""
-    own = processes.share(job.config.warm_start.tasks)
-    shown, move = bar("expert episodes")
-    with shown:
-        episodes = demonstrations(
-            job.pool,
-            job.codec,
-            job.train_tasks[own.start : own.stop],
-            options=job.config.rollout,
-            max_steps=job.max_steps,
-            examples=job.examples,
-            progress=move,
-        )
-    sequences = [sequence for episode in episodes if not episode.lost for sequence in episode.sequences]
-    return [sequence for some in processes.gather(sequences) for sequence in some]
-
-
-def train_everything(sequence: TokenSequence) -> TokenSequence:
-    """The sequence with every token trained but the first, which nothing predicts."""
-    return dataclasses.replace(sequence, trained=np.arange(len(sequence.ids)) > 0)
-
-
 def run_update(
     job: Job,
     learner: PpoLearner,
-    state: LearnerState,
+    here: RunState,
     reference: Policy | None,
     update: int,
     workdir: pathlib.Path,
     verdict: Verdict,
     metrics: MetricsWriter,
-    corrections: CorrectionBuffer,
+    watch: Watch,
 ) -> tuple[LearnerState, Verdict, CorrectionBuffer, dict[str, Any]]:
     """One update: rollouts, recoveries, conformance, credit, proofs, PPO.
 
@@ -278,26 +227,29 @@ def run_update(
       RunError: a strict run does not conform, or the disk is full.
       InvariantError: a correction has no proof.
     """
+    began = time.perf_counter()
     seconds: dict[str, float] = {}
     shown, move = bar(f"rollouts of update {update}")
     key = fold(job.keys.rollout, update, job)
-    with shown:
-        sampled = roll_out(job, state.params, update, key, move)
-        with stopwatch(seconds, "recover"):
-            recovered = fission.recover(job, state.params, update, key, sampled.played, corrections, move)
+    with watch.phase("rollouts"), shown:
+        sampled = roll_out(job, here.learner.params, update, key, watch.moving(move))
+    with watch.phase("recover", seconds), shown:
+        recovered = fission.recover(
+            job, here.learner.params, update, key, sampled.played, here.corrections, watch.moving(move)
+        )
     played = recovered.played
     seconds |= {f"seconds/{phase}": value for phase, value in played.seconds.items()}
-    with stopwatch(seconds, "wait"):  # for the processes that are still playing
+    with watch.phase("wait", seconds):  # for the processes that are still playing
         share = share_of(recovered.numbers)
-    with stopwatch(seconds, "gate"):
+    with watch.phase("gate", seconds):
         if gate.due(job.config.conformance, update):
             verdict = gate.recheck(job, metrics, verdict, played.groups, update, share)
-    with stopwatch(seconds, "score"):
-        scored = score_rollouts(job, learner, state.params, reference, played, share)
+    with watch.phase("score", seconds):
+        scored = score_rollouts(job, learner, here.learner.params, reference, played, share)
         jax.block_until_ready(scored.ref_logp)  # else the wait for it would count as time of credit
-    with stopwatch(seconds, "credit"):
+    with watch.phase("credit", seconds):
         inputs, output = credit(job, played, scored, update, verdict, share)
-    with stopwatch(seconds, "log"):
+    with watch.phase("log", seconds):
         logged = proofs.write_update(
             workdir,
             update,
@@ -307,8 +259,9 @@ def run_update(
             masked_families=verdict.masked_families,
             share=share,
         )
-    with stopwatch(seconds, "update"):
-        state, losses = learn(job, learner, state, scored, output, update)
+    with watch.phase("update", seconds):
+        watch.release()  # the state is donated
+        state, losses = learn(job, learner, here.learner, scored, output, update)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
         **rollout_figures(sampled),
@@ -318,17 +271,10 @@ def run_update(
         **{name: float(value) for name, value in output.diagnostics.items()},
         **losses,
         **seconds,
+        **waits(seconds, time.perf_counter() - began),
         "proofs": logged,
     }
     return state, verdict, recovered.corrections, row
-
-
-@contextlib.contextmanager
-def stopwatch(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Write the seconds spent inside to `seconds["seconds/<name>"]`."""
-    began = time.perf_counter()
-    yield
-    seconds[f"seconds/{name}"] = time.perf_counter() - began
 
 
 def credit(
@@ -405,6 +351,16 @@ def learn(
     }
 
 
+def waits(seconds: Mapping[str, float], total: float) -> dict[str, float]:
+    """Shares of an update's `total` seconds for which the device had no program and environments no call."""
+    computing = ("sample", "score", "credit", "update")
+    busy = {"device": computing, "envs": ("env", "gate")}
+    return {
+        f"waits/{who}": 1 - sum(seconds[f"seconds/{phase}"] for phase in phases) / total
+        for who, phases in busy.items()
+    }
+
+
 def rollout_figures(sampled: Sampled) -> dict[str, Any]:
     """Success, length and everything countable of an update's rollouts, those of dropped groups included."""
     own = [
@@ -436,11 +392,11 @@ def fold(key: jax.Array, number: int, job: Job) -> jax.Array:
     return _fold(key, to_device(np.uint32(number), key.sharding))
 
 
-def validate(job: Job, metrics: MetricsWriter, params: nnx.State, *, update: int) -> None:
+def validate(job: Job, metrics: MetricsWriter, watch: Watch, params: nnx.State, *, update: int) -> None:
     """Evaluate on the validation tasks and write the row."""
     shown, move = bar(f"validation after update {update}")
-    with shown:
-        row = evaluate(job, params, progress=move)
+    with watch.phase("validation"), shown:
+        row = evaluate(job, params, progress=watch.moving(move))
     metrics.write("eval", update, row)
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
     score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""

@@ -79,6 +79,9 @@ def test_field_report_30_slots_are_spread_over_processes_that_import_no_jax():
         assert owners == [pool.pids[slot % 2] for slot in range(4)]
         assert os.getpid() not in owners
         assert not any(result.info["jax"] for result in results.values())
+        # The kernel takes them first when memory runs out.
+        scores = {pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in pool.pids}
+        assert scores == {"1000\n"}
 
 
 FAILURES = [
@@ -86,8 +89,9 @@ FAILURES = [
     ("bad answer", FaultKind.ERROR, "cannot pickle", 0),
     ("sleep", FaultKind.TIMEOUT, "no answer within 1.0 s", 0),
     ("hang", FaultKind.TIMEOUT, "worker hung", 1),
-    ("die", FaultKind.ERROR, "exit status -9", 1),
+    ("die", FaultKind.ERROR, "exit status -9, as when memory runs out", 1),
     ("exit", FaultKind.ERROR, "exit status 3", 1),
+    ("bloat", FaultKind.ERROR, "MemoryError", 0),
 ]
 
 

@@ -2,7 +2,8 @@
 
 The agent walks along a corridor of numbered doors and must `take key` behind the door named in the
 task, then `open chest` behind the last door. Which door has the key depends on the task's seed.
-Besides, the actions `raise`, `sleep`, `hang`, `die`, `exit` and `bad answer` fail, each in its own way.
+Besides, the actions `raise`, `sleep`, `hang`, `die`, `exit`, `bloat` and `bad answer` fail, each in its
+own way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -125,7 +127,8 @@ class ToyEnv:
 
 
 def _misbehave(action: str) -> None:
-    """The failures: an exception, a hang with and without signals, a killed and a vanished process."""
+    """The failures: an exception, a hang with and without signals, a killed and a vanished process, and one
+    without memory."""
     if action == "raise":
         raise RuntimeError("the toy environment was told to raise")
     if action == "sleep":
@@ -138,6 +141,10 @@ def _misbehave(action: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "exit":
         os._exit(3)
+    if action == "bloat":
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (2**33, most))
+        bytearray(2**34)
 
 
 def make(options: ToyOptions) -> ToyEnv:

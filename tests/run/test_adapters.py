@@ -10,17 +10,12 @@ import jax
 import numpy as np
 import pytest
 
+from tests.run.results import Killed, comparable
 from tests.run.small import small_config
-from vict_jax import metrics, run_state, train
+from vict_jax import run_state, train
 from vict_jax.config import RunConfig, from_config_dict
-from vict_jax.job import Job, open_job, policy, reference_policy
+from vict_jax.job import Job, new_params, open_job, policy, reference_policy
 from vict_jax.models import decoder, lora
-
-CLOCK = ("seconds", "credit_share", "count/compiled")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL at a chosen place."""
 
 
 def make_config(**warm_start: int) -> RunConfig:
@@ -32,12 +27,6 @@ def make_config(**warm_start: int) -> RunConfig:
     config.warm_start.update({"tasks": 4, "epochs": 2, **warm_start})
     config.optimizer.learning_rate = 1e-2
     return from_config_dict(config)
-
-
-def comparable(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in row.items() if not k.startswith(CLOCK)} for row in metrics.read_metrics(workdir)
-    ]
 
 
 def leaves(workdir: pathlib.Path, kind: str) -> dict[str, Any]:
@@ -96,7 +85,7 @@ def test_field_report_38_a_killed_run_of_adapters_continues_exactly(
 def test_without_a_warm_start_the_reference_is_the_base(tmp_path: pathlib.Path) -> None:
     config = make_config(tasks=0)
     with open_job(config, tmp_path) as job:
-        params = train.new_params(job)
+        params = new_params(job)
         graphdef, reference = reference_policy(job, params)
         assert reference is job.frozen
         assert graphdef == decoder.structure(lora.without_adapters(job.model))

@@ -16,9 +16,9 @@ import pytest
 from envs.base import Domain, StepNote
 from tests.envs import toy_env
 from tests.rollout import test_collector as toy
+from tests.run.results import Killed, comparable, final_state
 from tests.run.small import small_config
 from tests.run.test_resampling import job as job_of
-from tests.run.test_train import comparable, final_state
 from vict_jax import fission, header, proofs, train
 from vict_jax.batching import EndReason, credit_inputs, to_host
 from vict_jax.config import RunConfig, from_config_dict
@@ -354,9 +354,6 @@ def test_a_killed_run_with_recoveries_continues_exactly(
     whole: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in update 3: the errors of update 2 that wait come out of its checkpoint."""
-
-    class Killed(BaseException):
-        pass
 
     update = train.run_update
 

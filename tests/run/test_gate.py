@@ -16,7 +16,7 @@ import pytest
 
 from envs.base import Task
 from tests.run.planted import get_config
-from tests.run.test_train import ROOT, Killed, comparable
+from tests.run.results import ROOT, Killed, comparable
 from vict_jax import metrics, train
 from vict_jax.config import ConformanceOptions, from_config_dict
 from vict_jax.gate import due, sample_tasks

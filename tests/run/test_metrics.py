@@ -93,3 +93,33 @@ def test_full_disk_is_one_clear_error_and_keeps_the_old_file(
         metrics.write_json(path, {"new": True})
     assert json.loads(path.read_text()) == {"old": True}
     assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_rows_that_a_checkpoint_had_must_be_there(tmp_path: pathlib.Path) -> None:
+    with metrics.MetricsWriter(tmp_path, None) as writer:
+        writer.write("eval", 0, {"success": 0.1})
+        writer.write("train", 1, {"loss": 1.0})
+        assert writer.rows == 2
+    with metrics.MetricsWriter(tmp_path, 1, expected=2) as writer:
+        assert writer.rows == 2
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "update": 1}\n')
+    with pytest.raises(metrics.RunError, match="has 1 rows up to update 1, and had 2 when its checkpoint"):
+        metrics.MetricsWriter(tmp_path, 1, expected=2)
+
+
+def test_a_change_that_is_allowed_is_noted(tmp_path: pathlib.Path) -> None:
+    old = {"train": {"groups": 2}, "seed": 0}
+    new = {"train": {"groups": 3}, "seed": 1}
+    with metrics.RunDir.open(tmp_path, old):
+        pass
+    metrics.write_json(tmp_path / "run.json", {"tasks": {}})
+    with pytest.raises(metrics.RunError, match=r"seed: 0 -> 1\n.*--allow_changed=seed,train\.groups"):
+        metrics.RunDir.open(tmp_path, new, ("train.groups",))
+    assert json.loads((tmp_path / "config.json").read_text()) == old
+    with metrics.RunDir.open(tmp_path, new, ("train.groups", "seed")):
+        pass
+    with metrics.RunDir.open(tmp_path, new):  # allowed once, it is the config of the run
+        pass
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["tasks"] == {}
+    assert [noted["what"] for noted in run["changed"]] == [["seed: 0 -> 1", "train.groups: 2 -> 3"]]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from launch.export import export_model
+from tests.run.results import final_state
 from tests.run.small import small_config
-from tests.run.test_train import final_state
 from vict_jax import header, metrics, train
 from vict_jax.batching import to_host
 from vict_jax.config import RunConfig, from_config_dict
@@ -164,8 +164,8 @@ def test_a_run_with_a_critic_keeps_its_head_and_exports_the_policy(tmp_path: pat
     with open_job(config, tmp_path / "run") as job:
         restored = restore(job, make_optimizer(config.optimizer, total_steps=1), tmp_path / "run")
         assert restored is not None
-        state = to_host(restored[1])
-        names = leaf_names(restored[1])
+        state = to_host(restored.learner)
+        names = leaf_names(restored.learner)
         for name, value in zip(names, jax.tree.leaves(state), strict=True):
             np.testing.assert_array_equal(value, saved.get(name, saved.get(f"{name}.value")), err_msg=name)
         for update in (0, 1):

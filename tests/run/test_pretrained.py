@@ -14,7 +14,7 @@ from launch import cli, export
 from tests.run.small import small_config
 from vict_jax import run_state, train
 from vict_jax.config import RunConfig, default_config, from_config_dict
-from vict_jax.job import open_job
+from vict_jax.job import new_params, open_job
 from vict_jax.metrics import RunError
 from vict_jax.models import hf
 
@@ -80,7 +80,7 @@ def test_adapters_on_a_directory_leave_it_alone_and_are_merged_on_export(
         assert job.frozen is not None
         for name, value in named(job.frozen).items():
             np.testing.assert_array_equal(value, expected[name])
-        adapters = jax.tree.map(lambda x: x + 0.5, train.new_params(job))
+        adapters = jax.tree.map(lambda x: x + 0.5, new_params(job))
         export.export_model(job, adapters, tmp_path / "merged", None)
         _, merged = hf.load(tmp_path / "merged", job.mesh)
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from launch import rehearsal
+from tests.run.results import ROOT, comparable, final_state
 from tests.run.several import several_config
-from tests.run.test_train import ROOT, comparable, final_state
 from vict_jax import checkpoint, processes, proofs, sharding, shares, train
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.metrics import RunError

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import itertools
 import json
-import os
 import pathlib
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import chex
-import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -25,59 +17,17 @@ import pytest
 from envs.lookup import environment
 from tests.browser import Watched
 from tests.report.parsed import Page
-from tests.run.small import small_config
-from vict_jax import checkpoint, metrics, proofs, train
+from tests.run.results import comparable, final_state, start
+from vict_jax import metrics, proofs, train
 from vict_jax.audit.replay import replay
 from vict_jax.batching import to_device, to_host
-from vict_jax.config import RunConfig, from_config_dict
+from vict_jax.config import RunConfig
 from vict_jax.credit.assign import assign_credit
 from vict_jax.job import open_job
 from vict_jax.run_state import restore_reference
 from vict_jax.sharding import make_mesh, replicated
 from vict_jax.types import CreditInputs, CreditOutput
 from vict_jax.viewer.server import open_server
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Rows that a clock makes: the only values that may differ between two runs of one config.
-CLOCK = ("seconds", "credit_share", "count/compiled")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL at a chosen place."""
-
-
-def comparable(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """All rows of the metrics without what the clock measured."""
-    rows = metrics.read_metrics(workdir)
-    return [{k: v for k, v in row.items() if not k.startswith(CLOCK)} for row in rows]
-
-
-def final_state(workdir: pathlib.Path, config: RunConfig) -> dict[str, np.ndarray]:
-    """Every array of the last checkpoint, by name."""
-    folder = workdir / "checkpoints" / "state"
-    manifest = json.loads(
-        next(iter(sorted(folder.glob("step_*"))[-1:])).joinpath("manifest.json").read_text()
-    )
-    sharding = replicated(make_mesh())
-    tree = {
-        name: jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding)
-        for name, (shape, dtype) in manifest["leaves"].items()
-    }
-    assert checkpoint.latest_step(folder) == config.train.updates
-    return to_host(checkpoint.restore(folder, tree).tree)
-
-
-@pytest.fixture(scope="module")
-def config() -> RunConfig:
-    return from_config_dict(small_config())
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, config: RunConfig) -> pathlib.Path:
-    """An uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("runs") / "whole"
-    train.train(config, workdir)
-    return workdir
 
 
 def credit_of(config: RunConfig) -> Callable[[CreditInputs], CreditOutput]:
@@ -208,47 +158,6 @@ def test_field_report_34_same_seed_same_run_whatever_the_workers(
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("where", "call"),
-    [
-        ("validate", 1),  # after the warm start, before anything is saved
-        ("save_reference", 1),
-        ("save", 1),  # reference there, state not
-        ("learn", 2),  # in update 2
-        ("run_update", 3),  # between updates 2 and 3
-        ("save", 4),  # update 3 in the metrics, not in a checkpoint
-    ],
-)
-def test_field_report_33_a_killed_run_continues_exactly(
-    where: str,
-    call: int,
-    finished: pathlib.Path,
-    config: RunConfig,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = 0
-    original = getattr(train, where)
-
-    def kill(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return original(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train, where, kill)
-        with pytest.raises(Killed):
-            train.train(config, tmp_path / "run")
-    train.train(config, tmp_path / "run")
-    assert comparable(tmp_path / "run") == comparable(finished)
-    expected = final_state(finished, config)
-    for name, value in final_state(tmp_path / "run", config).items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
-    assert proofs.logged_updates(tmp_path / "run") == [1, 2, 3]
-
-
 def test_a_finished_run_is_not_run_again(finished: pathlib.Path, config: RunConfig) -> None:
     before = (finished / "metrics.jsonl").read_bytes()
     train.train(config, finished)
@@ -283,50 +192,6 @@ def test_a_warm_start_of_no_run_is_refused(config: RunConfig, tmp_path: pathlib.
         train.train(dataclasses.replace(config, warm_start=warm_start), tmp_path / "other")
 
 
-def start(workdir: pathlib.Path, *more: str) -> subprocess.Popen[str]:
-    # A relative directory, as in the README.
-    relative = os.path.relpath(workdir, ROOT)
-    command = [sys.executable, "-m", "launch.local", "--config=tests/run/small.py", f"--workdir={relative}"]
-    return subprocess.Popen(
-        [*command, *more],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_update(workdir: pathlib.Path, update: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.poll() is None:
-        if any(row["kind"] == "train" and row["update"] == update for row in metrics.read_metrics(workdir)):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"update {update} was not reached: {process.communicate()}")
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_signal_loses_nothing(
-    number: signal.Signals, finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
-) -> None:
-    """SIGKILL and Ctrl-C on the real command; the same command again gives the uninterrupted run's result."""
-    workdir = tmp_path / "run"
-    process = start(workdir)
-    wait_for_update(workdir, 1, process)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == (-signal.SIGKILL if number is signal.SIGKILL else 130)
-    if number is signal.SIGINT:
-        assert "start the same command again" in stderr
-        assert "Traceback" not in stderr
-    again = start(workdir)
-    stdout, stderr = again.communicate(timeout=600)
-    assert again.returncode == 0, stderr
-    assert "success on valid_unseen" in stdout
-    assert comparable(workdir) == comparable(finished)
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -349,50 +214,3 @@ def test_mistakes_on_the_command_line_give_one_message(
     assert process.returncode == 1
     assert message in stderr
     assert "Traceback" not in stderr
-
-
-def test_another_config_in_the_same_workdir_is_refused(finished: pathlib.Path, config: RunConfig) -> None:
-    before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file() and p.name != ".lock"}
-    other = dataclasses.replace(config, seed=1)
-    with pytest.raises(metrics.RunError, match=r"seed: 0 -> 1\nUse the same config"):
-        train.train(other, finished)
-    assert before == {p: p.read_bytes() for p in finished.rglob("*") if p.is_file() and p.name != ".lock"}
-
-
-def test_field_report_28_changed_tasks_are_refused(
-    finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path
-) -> None:
-    """The config names the same data, but the data are not the same any more."""
-    (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
-    header = json.loads((finished / "run.json").read_text())
-    header["tasks"]["train"]["sha256"] = "0" * 64
-    (tmp_path / "run.json").write_text(json.dumps(header))
-    with pytest.raises(metrics.RunError, match=r"have changed since it was started:\n  tasks train"):
-        train.train(config, tmp_path)
-
-
-def test_full_disk_stops_with_one_message_and_loses_nothing(
-    finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = metrics.os.fsync
-    full = False
-
-    def fsync(descriptor: int) -> None:
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(descriptor)
-
-    update = train.run_update
-
-    def run_update(*args: Any) -> Any:
-        nonlocal full
-        full = args[4] == 3
-        return update(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(metrics.os, "fsync", fsync)
-        patch.setattr(train, "run_update", run_update)
-        with pytest.raises(metrics.RunError, match=r"no space left while writing .*is kept; free some space"):
-            train.train(config, tmp_path / "run")
-    train.train(config, tmp_path / "run")
-    assert comparable(tmp_path / "run") == comparable(finished)
