@@ -226,6 +226,13 @@ function showProblems() {
   if (!problems.length) $("problems").hidden = true;
 }
 
+/** The update to begin with: the newest one with a failed rollout that has a raised step, or else the newest. */
+function openingUpdate() {
+  const { update, raised } = index.rows;
+  const newest = update.findLastIndex((_, i) => list.outcome[i] === "failed" && raised[i]);
+  return newest < 0 ? index.updates.at(-1) : update[newest];
+}
+
 /** Where to begin: a failed rollout with a raised step, or else any corrected one, or else the first. */
 function beginning() {
   const { raised, lowered } = index.rows;
@@ -253,7 +260,7 @@ async function load() {
 async function open() {
   readAddress();
   const updates = index.updates.map(String);
-  if (!["all", ...updates].includes(state.filters.update)) state.filters.update = state.at ? String(state.at.update) : updates.at(-1) ?? "all";
+  if (!["all", ...updates].includes(state.filters.update)) state.filters.update = String(state.at?.update ?? openingUpdate() ?? "all");
   fillFilters();
   await search();
   if (!state.at) state.at = beginning();
