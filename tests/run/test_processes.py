@@ -21,7 +21,7 @@ import pytest
 from launch import rehearsal
 from tests.run.results import ROOT, comparable, final_state
 from tests.run.several import several_config
-from vict_jax import checkpoint, processes, proofs, sharding, shares, train
+from vict_jax import checkpoint, heartbeat, processes, proofs, sharding, shares, train
 from vict_jax.config import RunConfig, from_config_dict
 from vict_jax.metrics import RunError
 
@@ -158,6 +158,24 @@ def test_a_killed_process_ends_the_run_with_one_message(
     assert stderr.count("error:") == 1
     assert "Traceback" not in stderr
     assert seconds < 60
+
+
+def test_sigterm_to_one_process_stops_all_at_the_same_update(
+    two: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    workdir = set_back(two, tmp_path / "run")
+    command = start(workdir, 2)
+    assert command.stdout is not None
+    assert any(line == "continuing after update 2\n" for line in command.stdout)
+    os.kill(child(command, 1), signal.SIGTERM)
+    _, stderr = command.communicate(timeout=600)
+    assert command.returncode == 0, stderr
+    assert "stopped after update 2; start the same command again" in stderr
+    assert checkpoint.latest_step(workdir / "checkpoints" / "state") == 2
+    assert [(beat.process, beat.phase) for beat in heartbeat.read(workdir)] == [
+        (0, "Stopped in checkpoint"),
+        (1, "Stopped in checkpoint"),
+    ]
 
 
 def test_the_same_command_continues_exactly(
