@@ -40,19 +40,31 @@ class RowReport:
 
 
 def _first_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Rows of indices, each within `row_length`: first-fit in order of decreasing length."""
+    """Rows of indices, each within `row_length`: first-fit in order of decreasing length.
+
+    A tree of the most room below each node finds the first row with room in log(n) steps. Windowed rollouts
+    have a sequence a step, too many to look through all rows for each.
+    """
+    leaves = 1 << (len(lengths) - 1).bit_length()
+    room = [row_length] * (2 * leaves)  # a row that is not begun has all its room, so it is taken last
     rows: list[list[int]] = []
-    room = np.zeros(len(lengths), np.int64)
     for index in np.argsort(-np.asarray(lengths), kind="stable").tolist():
-        fits = np.flatnonzero(room[: len(rows)] >= lengths[index])
-        if fits.size:
-            row = int(fits[0])
-        else:
-            row = len(rows)
+        length, node = lengths[index], 1
+        while node < leaves:
+            node *= 2
+            if room[node] < length:
+                node += 1
+        row = node - leaves
+        if row == len(rows):
             rows.append([])
-            room[row] = row_length
         rows[row].append(index)
-        room[row] -= lengths[index]
+        room[node] -= length
+        while node > 1:
+            node //= 2
+            most = max(room[2 * node], room[2 * node + 1])
+            if room[node] == most:
+                break
+            room[node] = most
     return rows
 
 
@@ -94,11 +106,9 @@ def pack_sequences(
         raise ValueError("there are no token sequences to pack")
     kept = [(owner, _cut(sequence, row_length, overlong)) for owner, sequence in sequences]
     owners = np.array([owner for owner, _ in kept])
-    sets = (
-        [np.flatnonzero(owners == o) for o in np.unique(owners)]
-        if isolate_rollouts
-        else [np.arange(len(kept))]
-    )
+    together = np.argsort(owners, kind="stable")
+    bounds = np.flatnonzero(np.diff(owners[together])) + 1
+    sets = np.split(together, bounds) if isolate_rollouts else [np.arange(len(kept))]
     rows = [
         [int(members[i]) for i in row]
         for members in sets

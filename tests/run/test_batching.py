@@ -339,6 +339,27 @@ def test_first_fit_fills_rows_and_isolation_keeps_rollouts_apart():
     assert unpack(apart) == unpack(packed)
 
 
+def test_sequences_are_packed_first_fit_in_order_of_length():
+    """The rows are those of looking through all rows for each sequence, one by one."""
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 7, 64, 300):
+        pairs = [(i, sequence(int(length))) for i, length in enumerate(rng.integers(3, 33, count))]
+        expected: list[list[int]] = []
+        for i in sorted(range(count), key=lambda i: -len(pairs[i][1].ids)):
+            size = len(pairs[i][1].ids)
+            room = (row for row in expected if sum(len(pairs[k][1].ids) for k in row) + size <= 32)
+            row = next(room, None)
+            if row is None:
+                expected.append([i])
+            else:
+                row.append(i)
+        batch, report = packing.pack_sequences(pairs, row_length=32)
+        assert report.rows == len(expected)
+        last = np.diff(batch.segment, append=0) != 0  # of each sequence; trained, and so of a known rollout
+        found = [row[ends].tolist() for row, ends in zip(batch.rollout, last, strict=True)]
+        assert found == expected
+
+
 def test_field_report_32_overlong_sequences_are_refused_or_cut_at_the_tail_and_counted():
     pairs = [(0, sequence(9, trained_from=5)), (1, sequence(4))]
     with pytest.raises(ValueError, match="a sequence has 9 tokens, above row_length=7"):
