@@ -21,8 +21,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any
@@ -31,6 +29,8 @@ import jax
 from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
+
+from vict_jax.interrupts import interrupt_waits
 
 _PREFIX = "step_"
 _WRITING = ".writing_"
@@ -87,7 +87,7 @@ class Pending:
         Raises:
           OSError: it could not be written, with the path; every earlier checkpoint is still there.
         """
-        with _interrupt_waits():
+        with interrupt_waits():
             self.written.result()
         _barrier("checkpoint_commit")
 
@@ -135,7 +135,7 @@ def begin(
         if jax.process_index() == 0:
             _remove_all_but(directory, step, keep)
 
-    with _interrupt_waits() as interrupts, _failed_write(temporary):
+    with interrupt_waits() as interrupts, _failed_write(temporary):
         with jax.transfer_guard("allow"):  # processes agree on names through small arrays
             # Orbax refuses relative paths.
             arrays = ocp.save_async((temporary / "arrays").absolute(), leaves)
@@ -214,32 +214,6 @@ def _no_space(path: pathlib.Path, why: str) -> OSError:
 
 
 @contextlib.contextmanager
-def _interrupt_waits() -> Iterator[list[int]]:
-    """Hold the first Ctrl-C back until the block is over, and tell it of it; a second one interrupts at once.
-
-    Orbax works in threads of its own. An exception in the waiting one leaves them running into the end of
-    the interpreter, where they fail with tracebacks that bury the message of the interrupt.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield []
-        return
-    held: list[int] = []
-    usual = signal.getsignal(signal.SIGINT)
-
-    def hold(number: int, _frame: object) -> None:
-        held.append(number)
-        signal.signal(signal.SIGINT, usual)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield held
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    if held:
-        signal.raise_signal(held[0])
-
-
-@contextlib.contextmanager
 def _failed_write(temporary: pathlib.Path) -> Iterator[None]:
     """Remove the unfinished checkpoint where it could not be written, and say what is kept.
 
@@ -261,7 +235,7 @@ def _failed_write(temporary: pathlib.Path) -> Iterator[None]:
 
 def _read_arrays(path: pathlib.Path, abstract_tree: Any) -> Any:
     named = _named_leaves(abstract_tree)
-    with _interrupt_waits():
+    with interrupt_waits():
         loaded = ocp.load(path.absolute(), named)
     # PRNG keys come back under the sharding of their raw words, one axis more; the others stay as they are.
     leaves = [jax.device_put(loaded[name], leaf.sharding) for name, leaf in named.items()]

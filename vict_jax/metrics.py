@@ -32,6 +32,7 @@ from typing import Any
 import tensorboardX
 
 from vict_jax import config as config_lib
+from vict_jax.interrupts import interrupt_waits
 from vict_jax.textfile import TextFile
 
 
@@ -225,7 +226,7 @@ class MetricsWriter:
         row: dict[str, Any] = {"kind": kind, "update": update}
         for name, value in values.items():
             row[name] = None if isinstance(value, float) and not math.isfinite(value) else value
-        with disk_full_is_clear(self.path):
+        with interrupt_waits(), disk_full_is_clear(self.path):
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
             self.rows += 1
@@ -237,7 +238,7 @@ class MetricsWriter:
 
     def sync(self) -> None:
         """Make sure that what was written is on the disk before a checkpoint says so."""
-        with disk_full_is_clear(self.path):
+        with interrupt_waits(), disk_full_is_clear(self.path):
             os.fsync(self._file.fileno())
             self._events.flush()
 
@@ -247,7 +248,7 @@ class MetricsWriter:
         Raises:
           RunError: the disk is full.
         """
-        with disk_full_is_clear(self.path):
+        with interrupt_waits(), disk_full_is_clear(self.path):
             self._file.close()
             self._events.close()
 

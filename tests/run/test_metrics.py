@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import pathlib
+import signal
 
 import pytest
 
@@ -63,6 +64,24 @@ def test_field_report_39_rows_after_the_checkpoint_are_dropped(tmp_path: pathlib
         ("train", 3),
     ]
     assert rows[-1]["loss"] == 30.0
+
+
+def test_ctrl_c_waits_for_a_whole_row(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the queue of TensorBoard's writer it would make `close` wait for ever."""
+    with metrics.MetricsWriter(tmp_path, None) as writer:
+        add = writer._events.add_scalar
+
+        def interrupted(*arguments: object) -> None:
+            signal.raise_signal(signal.SIGINT)
+            add(*arguments)
+            added.append(arguments)
+
+        added: list[tuple[object, ...]] = []
+        monkeypatch.setattr(writer._events, "add_scalar", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write("train", 1, {"loss": 1.0})
+        assert added == [("train/loss", 1.0, 1)]
+    assert [row["loss"] for row in metrics.read_metrics(tmp_path)] == [1.0]
 
 
 def test_a_damaged_line_in_the_middle_is_not_skipped(tmp_path: pathlib.Path) -> None:
