@@ -77,7 +77,7 @@ class Work:
     forward: float = 0.5
     bandwidth: float = 0.6
     link: float = 0.6
-    fill: float = 0.9
+    fill: float = 0.8
     micro: int = 1
     row: int = 4096
     reference: bool = True

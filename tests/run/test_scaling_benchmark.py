@@ -86,8 +86,8 @@ def test_decoding_many_rows_is_bound_by_flops_and_twice_the_rollouts_take_anothe
 
 
 def test_assumptions_are_checked_and_read() -> None:
-    assert scaling.assumed(["steps=30", "fill=0.8", "recompute=False"]) == Work(
-        steps=30, fill=0.8, recompute=False
+    assert scaling.assumed(["steps=30", "fill=0.7", "recompute=False"]) == Work(
+        steps=30, fill=0.7, recompute=False
     )
     for change, message in (
         ("speed=3", "the key must be one of rollouts, steps"),
