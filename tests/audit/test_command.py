@@ -187,7 +187,7 @@ def test_corrections_without_a_proof_fail_the_audit(monkeypatch, capsys):
         ("--workdir here --credit budget=4", "--credit has no effect with --workdir"),
         ("--workdir here --update 3", "--update has no effect with --workdir"),
         ("--explain here --update 1 --rollout 0 --json out", "--explain prints text only"),
-        ("", "one of the arguments --env --check --workdir --explain is required"),
+        ("", "one of the arguments --env --benchmarks --check --workdir --explain is required"),
     ],
 )
 def test_wrong_arguments_end_with_a_message(arguments, message, capsys):

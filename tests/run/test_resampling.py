@@ -64,7 +64,7 @@ def roll_out(
     stage, unused = Stage(flat), None
     monkeypatch.setattr(resampling, "collect", stage.collect)
     monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
-    monkeypatch.setattr(resampling, "open_session", lambda *_: unused)
+    monkeypatch.setattr(resampling, "open_sessions", lambda *_: (unused,))
     return stage, resampling.roll_out(job(limit), unused, update, jax.random.key(0))  # type: ignore[arg-type]
 
 
@@ -140,7 +140,7 @@ def test_several_processes_play_and_keep_what_one_does(monkeypatch: pytest.Monke
     stage, unused, key = Odd(0), None, jax.random.key(0)
     monkeypatch.setattr(resampling, "collect", stage.collect)
     monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
-    monkeypatch.setattr(resampling, "open_session", lambda *_: unused)
+    monkeypatch.setattr(resampling, "open_sessions", lambda *_: (unused,))
     chosen = job(limit)
 
     def numbered() -> dict[str, int]:
