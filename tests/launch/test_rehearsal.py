@@ -178,14 +178,14 @@ def test_a_pod_that_has_to_go_asks_to_be_started_again(
     _behave(world, "waits")
     for action in ("create", "copy", "run"):
         pod_actions.act(action, place, Runner(), training)
-    log = world / f"{name}-0.log"
-    _until(lambda: "worker 0 waits" in log.read_text())
+    logs = [world / f"{name}-{number}.log" for number in range(stand_in.WORKERS)]
+    _until(lambda: all(log.exists() and f"worker {n} waits" in log.read_text() for n, log in enumerate(logs)))
     pod_actions.act("run", place, Runner(), training)  # it is there: left alone
     assert len(_trained(world, "python3")) == stand_in.WORKERS
     for number in range(stand_in.WORKERS):
         stand_in.terminate_pod(world, name, number)
     _until(lambda: all((world / f"{name}-{number}.log.exit").exists() for number in range(2)))
-    assert "worker 0 saves" in log.read_text()
+    assert "worker 0 saves" in logs[0].read_text()
     assert pod_actions.act("follow", place, Runner(), None) == 143  # XPK's policy restarts such a pod
 
 
