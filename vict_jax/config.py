@@ -221,7 +221,14 @@ class EvalOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EnvOptions:
-    """Which environment runs, and in how many worker processes. Results do not depend on the workers."""
+    """Which environment runs, and in how many worker processes.
+
+    Attributes:
+      name: environment, a built-in name or a dotted module, see `your_environment.md`.
+      workers: worker processes; results do not depend on it.
+      timeout_s: seconds that one call into an environment may take.
+      options: the environment's own.
+    """
 
     name: str
     workers: int

@@ -13,18 +13,13 @@ import inspect
 import itertools
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from envs.lookup import BUILT_IN, environment
-from vict_jax.config import COMMON_OF_ENV, SECTIONS
+from envs.lookup import BUILT_IN, RESERVED, environment
+from vict_jax.config import COMMON_OF_ENV, SECTIONS, EnvOptions
 from vict_jax.credit.options import VictOptions
 
-_ENV_COMMON = {
-    "name": "environment, a built-in name or a dotted module, see `your_environment.md`",
-    "workers": "worker processes; results do not depend on it",
-    "timeout_s": "seconds that one call into an environment may take",
-}
 _INTRO = """# Configuration
 
 Made by `python -m vict_jax.reference > docs/configuration.md`; a test compares the two. Every key can be
@@ -83,9 +78,12 @@ def _table(rows: Iterator[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _common(values: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for key, meaning in _ENV_COMMON.items():
-        yield f"`env.{key}`", f"`{values[key]!r}`" if key in values else "", meaning
+def _common() -> Iterator[Sequence[str]]:
+    """Of the section `env`, what every environment has."""
+    said = meanings(EnvOptions)
+    for key in RESERVED:
+        default = f"`{COMMON_OF_ENV[key]!r}`" if key in COMMON_OF_ENV else ""
+        yield f"`env.{key}`", default, said[key]
 
 
 def _about(cls: type) -> str:
@@ -99,7 +97,7 @@ def page() -> str:
         _INTRO,
         "## seed\n\n`seed` (`0`): of everything random in a run that is not in the environment's data.",
     ]
-    parts.append(f"## env\n\n{_table(_common(COMMON_OF_ENV))}")
+    parts.append(f"## env\n\n{_table(_common())}")
     for name in BUILT_IN:
         _, options = environment(name)
         parts.append(f"### env, {name}\n\n{_about(options)}\n\n{_table(_rows('env', options))}")

@@ -26,9 +26,7 @@ from absl import logging
 
 from vict_jax import heartbeat, processes
 from vict_jax.heartbeat import WatchOptions
-
-# (done, of how many), see `rollout.collector.Progress`.
-Progress = Callable[[int, int], None]
+from vict_jax.rollout.turns import Progress
 
 _TICK_S = 0.2
 # Shares of the grace time: after the first a thread saves what the loop holds, after the second all is over.

@@ -216,7 +216,7 @@ def test_benchmarks_stand_side_by_side_beside_the_paper(tmp_path, capsys, monkey
     assert lines[header].split("  ")[-1] == "meaning"
     report = json.loads(out.read_text())
     assert list(report) == list(chosen)
-    for figure, paper in chosen["ALFWorld"].paper.items():
+    for figure, paper in figures.PAPER_OF["ALFWorld"].items():
         ours = report["ALFWorld"]["figures"][figure]["value"]
         assert f"{figures.show(figure, ours)} ({figures.show(figure, paper)})" in rows[figure]
         other = report["search QA"]["figures"][figure]["value"]

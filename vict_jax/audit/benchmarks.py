@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vict_jax.audit import environment
-from vict_jax.audit.figures import show
+from vict_jax.audit.figures import PAPER_OF, show
 from vict_jax.audit.text import table
 from vict_jax.metrics import write_json
 
@@ -25,35 +25,19 @@ class Benchmark:
 
     Attributes:
       env, options: the environment. split: its evaluation split.
-      paper: what the paper reports, by figure; empty where it reports nothing.
     """
 
     env: str
     options: Mapping[str, Any]
     split: str
-    paper: Mapping[str, float]
-
-
-def _paper(reconstruction: float, mutation: float, coverage: float, abstention: float, atoms: float) -> dict:
-    return {
-        "reconstruction": reconstruction,
-        "mutation_conformance": mutation,
-        "proof_coverage": coverage,
-        "abstention": abstention,
-        "usable_atoms": atoms,
-    }
 
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "ALFWorld": Benchmark("alfworld", {}, "valid_unseen", _paper(1.0, 0.996, 0.924, 0.081, 5.8)),
-    "WebShop": Benchmark("webshop", {}, "test", _paper(0.998, 0.989, 0.887, 0.116, 6.3)),
-    "tau-bench retail": Benchmark(
-        "tau_bench", {"domain": "retail"}, "test", _paper(1.0, 0.992, 0.865, 0.143, 9.7)
-    ),
-    "tau-bench airline": Benchmark(
-        "tau_bench", {"domain": "airline"}, "test", _paper(0.997, 0.986, 0.849, 0.158, 11.2)
-    ),
-    "search QA": Benchmark("search_qa", {}, "valid", {}),
+    "ALFWorld": Benchmark("alfworld", {}, "valid_unseen"),
+    "WebShop": Benchmark("webshop", {}, "test"),
+    "tau-bench retail": Benchmark("tau_bench", {"domain": "retail"}, "test"),
+    "tau-bench airline": Benchmark("tau_bench", {"domain": "airline"}, "test"),
+    "search QA": Benchmark("search_qa", {}, "valid"),
 }
 # Figures of the table, with their meaning. Shares but for the last.
 _ROWS = {
@@ -113,7 +97,7 @@ def side_by_side(found: Mapping[str, Mapping[str, float | None]]) -> str:
     for figure, meaning in _ROWS.items():
         cells = []
         for name, values in found.items():
-            paper = BENCHMARKS[name].paper.get(figure)
+            paper = PAPER_OF.get(name, {}).get(figure)
             beside = "" if paper is None else f" ({show(figure, paper)})"
             cells.append(f"{show(figure, values.get(figure))}{beside}")
         rows.append([figure, *cells, meaning])

@@ -84,7 +84,7 @@ def open_sessions(
     examples: Sequence[Example] = (),
 ) -> tuple[Session, ...]:
     """A sampler for each of the lanes of rollouts with `options`; they share their compiled programs."""
-    each = dataclasses.replace(options, rows=-(-options.rows // options.lanes), lanes=1)
+    each = dataclasses.replace(options, rows=options.rows // options.lanes, lanes=1)
     return tuple(open_session(graphdef, params, codec, each, mesh, examples) for _ in range(options.lanes))
 
 

@@ -64,7 +64,7 @@ class Lane:
 
 def split_slots(options: RolloutOptions, plays: int) -> list[list[int]]:
     """The slots of each lane: `options.rows` in all, or as many as there are rollouts to play."""
-    most = -(-options.rows // options.lanes)
+    most = options.rows // options.lanes
     slots = list(range(min(options.rows, plays)))
     return [slots[lane * most : (lane + 1) * most] for lane in range(options.lanes)]
 
