@@ -161,6 +161,13 @@ def test_what_is_suggested_fits_and_less_of_it_would_not():
     assert estimate(first, "gpu").peak > fleet.usable
 
 
+def test_rollouts_in_play_during_an_update_keep_their_policy_and_cache():
+    plain, stale = (estimate(dataclasses.replace(SETTING, stale=on), "tpu") for on in (False, True))
+    policy, cache = plain.resident["weights"], plain.phases["sampling"]["key/value cache"]
+    for phase, more in (("gradient", policy + cache), ("optimizer", policy + cache), ("sampling", policy)):
+        assert stale.total(phase) - plain.total(phase) == more > 0
+
+
 def test_what_cannot_fit_has_no_suggestion():
     assert search.suggest(big(sample_rows=64), devices.parse_fleet("v5e-4")) is None
     assert "nothing that was tried fits" in report.suggestion(None, devices.parse_fleet("v5e-4"))

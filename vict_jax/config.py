@@ -131,8 +131,9 @@ class WarmStartOptions:
     """Supervised start on expert episodes of the first `tasks` training tasks.
 
     Attributes:
-      run: directory of another run whose policy before its first update is taken instead, with its tokenizer,
-        so that runs that are compared start from the same policy; "": this run has its own.
+      run: directory of another run whose policy before its first update is taken instead, with its tokenizer
+        and, where both validate alike, its validation of that policy, so that runs that are compared start
+        from the same policy; "": this run has its own.
       tasks: how many; 0: there is no supervised start. epochs: passes over their episodes.
       tokens: train on the expert's "replies" alone, or on "everything" it saw and said, which teaches a
         model that starts from nothing to read and copy names sooner.
@@ -175,6 +176,9 @@ class TrainOptions:
       eval_every: updates between validations. checkpoint_every: updates between checkpoints.
       keep_checkpoints: so many of the newest stay, and the policy before the first update.
       split: of the tasks that are trained on.
+      staleness: 0: an update's rollouts are sampled by the policy before it. 1: by the one before that, so
+        that they are played while the update before is computed; samples are weighted for it, see
+        `ppo.importance_cap`.
       resample_groups: groups of equal return are dropped and new tasks played in their place, at most this
         many in an update (DAPO's dynamic sampling, see `vict_jax.resampling`); 0: they stay.
       task_set: directory of a task set (`vict_jax.datasets`) whose tasks of `split` are trained on, in its
@@ -188,12 +192,14 @@ class TrainOptions:
     checkpoint_every: int = 5
     keep_checkpoints: int = 2
     split: str = "train"
+    staleness: int = 0
     resample_groups: int = 0
     task_set: str = ""
 
     def __post_init__(self) -> None:
         for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):
             _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
+        _require(self.staleness in (0, 1), "train.staleness", self.staleness, "0 (on-policy) or 1")
         for name in ("updates", "resample_groups"):
             _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "0 or more")
 

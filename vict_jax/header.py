@@ -27,7 +27,7 @@ def header(job: Job, verdict: Verdict) -> str:
         "model": f"{parameter_counts(job)}, {job.model.num_layers} layers, vocabulary "
         f"{job.model.vocab_size}, on {jax.devices()[0].platform} x {job.mesh.size}",
         "update": f"{train.groups} tasks x {train.rollouts} rollouts, {config.rollout.context} context of "
-        f"{config.rollout.max_context} tokens{resampling(config)}{fission(config)}",
+        f"{config.rollout.max_context} tokens{resampling(config)}{fission(config)}{staleness(config)}",
         "credit": credit(config),
         "reward": reward(config),
         "loss": loss(config),
@@ -53,6 +53,13 @@ def fission(config: RunConfig) -> str:
         f"; {options.branches} recoveries from each of {options.recoveries} errors, {options.order}, up to "
         f"{options.max_age} updates old"
     )
+
+
+def staleness(config: RunConfig) -> str:
+    """Which policy plays, where it is not the one before the update."""
+    if not config.train.staleness:
+        return ""
+    return f"; played by the policy one update before, weighted up to {config.ppo.importance_cap}"
 
 
 def credit(config: RunConfig) -> str:

@@ -155,6 +155,16 @@ def _keys(seed: int, mesh: jax.sharding.Mesh, sampling_mesh: jax.sharding.Mesh) 
     )
 
 
+@jax.jit
+def _fold(key: jax.Array, number: jax.Array) -> jax.Array:
+    return jax.random.fold_in(key, number)
+
+
+def fold(key: jax.Array, number: int) -> jax.Array:
+    """`fold_in(key, number)` with an explicit transfer of the number."""
+    return _fold(key, to_device(np.uint32(number), key.sharding))
+
+
 def new_params(job: Job) -> nnx.State:
     """What is trained, as it is before training, sharded over the mesh: all parameters, or the adapters."""
     if job.frozen is not None:

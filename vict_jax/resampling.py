@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from vict_jax.job import Job, sampling_policy, update_tasks
 from vict_jax.rollout.collector import Collected, Progress, collect, open_sessions
 from vict_jax.rollout.episode import Counts
 from vict_jax.shaping import same_return
+from vict_jax.work import Pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,12 @@ def spare_tasks(job: Job, update: int) -> list[Task]:
 
 
 def roll_out(
-    job: Job, params: nnx.State, update: int, key: jax.Array, progress: Progress | None = None
+    job: Job,
+    params: nnx.State,
+    update: int,
+    key: jax.Array,
+    progress: Progress | None = None,
+    work: Pieces[Any] | None = None,
 ) -> Sampled:
     """The update's rollouts under the current policy: this process's share of the groups.
 
@@ -67,13 +74,14 @@ def roll_out(
       key: of this update. Rollout i of all that are played is sampled with `fold_in(key, i)`, whether it
         is one of the first groups or of one that took a place.
       progress: told how many rollouts are over, and of how many.
+      work: advances while environments act, and is done in the end. Its time counts as `host`.
     """
     config = job.config
     sessions = open_sessions(
         *sampling_policy(job, params), job.codec, config.rollout, job.sampling_mesh, job.examples
     )
 
-    def play(tasks: Sequence[Task], first: int) -> Collected:
+    def play(tasks: Sequence[Task], first: int, meanwhile: Callable[[], None] | None = None) -> Collected:
         return collect(
             job.pool,
             sessions,
@@ -86,10 +94,13 @@ def roll_out(
             examples=job.examples,
             progress=progress,
             first=first * config.train.rollouts,
+            meanwhile=meanwhile,
         )
 
     own, tasks = processes.share(config.train.groups), update_tasks(job, update)
-    played = play([tasks[g] for g in own], own.start)
+    played = play([tasks[g] for g in own], own.start, None if work is None else work.advance)
+    if work is not None:
+        work.result()  # before processes, which have advanced it by more or less, meet
     spare, drawn = spare_tasks(job, update), 0
     dropped: list[list[Rollout]] = []
     while True:

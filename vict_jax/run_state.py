@@ -20,8 +20,10 @@ from vict_jax.corrections import CorrectionBuffer
 from vict_jax.job import Job, abstract_params, abstract_trained
 from vict_jax.learner import value
 from vict_jax.learner.microbatch import LearnerState, abstract_state
-from vict_jax.learner.optimizer import make_optimizer
+from vict_jax.learner.optimizer import Optimizer, make_optimizer
 from vict_jax.metrics import MetricsWriter, RunError, disk_full_is_clear
+from vict_jax.resampling import Sampled
+from vict_jax.types import pytree
 
 
 def optimizer_steps(config: RunConfig) -> int:
@@ -51,12 +53,37 @@ class RunState:
       learner: parameters, moments, and the optimizer's count, which is the place in its schedule.
       corrections: the errors that wait.
       rows: rows of the metrics up to here. They also hold what conformance has found.
+      behind: the trained parameters that the next update's rollouts are sampled with, if they are not those
+        of `learner`: with `train.staleness`, in buffers of their own.
+      ahead: the next update's rollouts, if they are played already. A function of the rest, so not kept.
     """
 
     update: int
     learner: LearnerState
     corrections: CorrectionBuffer
     rows: int
+    behind: nnx.State | None = None
+    ahead: Sampled | None = None
+
+    @property
+    def sampled_with(self) -> nnx.State:
+        """The trained parameters that the next update's rollouts are sampled with."""
+        return self.learner.params if self.behind is None else self.behind
+
+
+@pytree
+class Kept:
+    """The arrays of a state on the disk, see `RunState`."""
+
+    learner: LearnerState
+    behind: Any
+
+
+def abstract_kept(job: Job, optimizer: Optimizer) -> Kept:
+    """Shapes, dtypes and shardings of what is kept, for `checkpoint.restore`."""
+    params = abstract_trained(job)
+    behind = params if job.config.train.staleness else None
+    return Kept(abstract_state(params, optimizer), behind)
 
 
 class StateSaver:
@@ -95,7 +122,11 @@ class StateSaver:
             }
             with disk_full_is_clear(self._folder):
                 self._pending = checkpoint.begin(
-                    self._folder / "state", state.update, state.learner, kept, keep=self._keep
+                    self._folder / "state",
+                    state.update,
+                    Kept(state.learner, state.behind),
+                    kept,
+                    keep=self._keep,
                 )
             self._last = state.update
             self._blocked += time.perf_counter() - began
@@ -128,7 +159,7 @@ class StateSaver:
         self.wait()
 
 
-def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> RunState | None:
+def restore(job: Job, optimizer: Optimizer, workdir: pathlib.Path) -> RunState | None:
     """The last complete state, or None where there is none yet.
 
     Raises:
@@ -137,15 +168,15 @@ def restore(job: Job, optimizer: Any, workdir: pathlib.Path) -> RunState | None:
     folder = workdir / "checkpoints"
     if not checkpoint.steps(folder / "state"):
         return None
-    fresh = abstract_state(abstract_trained(job), optimizer)
     try:
-        state = checkpoint.restore(folder / "state", fresh)
+        state = checkpoint.restore(folder / "state", abstract_kept(job, optimizer))
     except checkpoint.CheckpointError as error:
         raise RunError(f"{error}. Start anew in another --workdir.") from error
     for skipped in state.skipped:
         logging.warning("using the checkpoint of update %d instead of a damaged one: %s", state.step, skipped)
     corrections = CorrectionBuffer.from_plain(state.metadata["corrections"])
-    return RunState(state.step, state.tree, corrections, state.metadata["rows"])
+    kept = state.tree
+    return RunState(state.step, kept.learner, corrections, state.metadata["rows"], kept.behind)
 
 
 def restore_reference(job: Job, workdir: pathlib.Path) -> nnx.State:
@@ -170,11 +201,10 @@ def load_params(job: Job, workdir: pathlib.Path, update: int | None) -> tuple[in
     """
     folder = workdir / "checkpoints"
     optimizer = make_optimizer(job.config.optimizer, total_steps=optimizer_steps(job.config))
-    fresh = abstract_state(abstract_trained(job), optimizer)
     try:
         if update == 0:
             return 0, checkpoint.restore(folder / "reference", abstract_params(job)).tree
-        restored = checkpoint.restore(folder / "state", fresh, step=update)
+        restored = checkpoint.restore(folder / "state", abstract_kept(job, optimizer), step=update)
     except checkpoint.CheckpointError as error:
         raise RunError(f"{error} (update 0 is always kept: the warm start)") from error
-    return restored.step, value.without_head(restored.tree.params)
+    return restored.step, value.without_head(restored.tree.learner.params)

@@ -1,7 +1,8 @@
 """What the models have to say about an update's rollouts before credit is assigned.
 
 Token rows for the update, the reference's log-probabilities on them, what is taken off the reward at each
-step, and a critic's values: all under the policy that sampled the rollouts.
+step, and a critic's values: all under the policy before the update, which sampled the rollouts unless they
+are one update old (`train.staleness`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from flax import nnx
 
 from vict_jax import hindsight, processes
 from vict_jax.batching import EndReason, to_host
-from vict_jax.job import Job, Policy, needs_values
+from vict_jax.job import Job, Policy, needs_values, policy
 from vict_jax.learner import losses, value
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.update import PpoLearner, judge_batch, score_batch
@@ -38,16 +39,27 @@ class Scored:
     Attributes:
       batch: token rows [S, L], on the device. report: what packing did.
       ref_logp: f32[S, L] on the device; None without a KL term.
+      importance: f32[S, L] on the device, see `losses.importance`; None where updates are on-policy. The
+        batch's `behaviour_logp` is that of the policy before this update in any case.
       inputs: fields of `CreditInputs`, on the host: `penalty`, `value` and, if needed, `hindsight_logp`.
       figures: mean over rollouts of what was taken off their returns: `kl_penalty` where the KL is in the
-        reward, `shaping_penalty` where there is an overlong or a format penalty.
+        reward, `shaping_penalty` where there is an overlong or a format penalty; and, with `importance`, how
+        far the policy is from the one that sampled.
     """
 
     batch: TokenBatch
     report: RowReport
     ref_logp: jax.Array | None
+    importance: jax.Array | None
     inputs: dict[str, Any]
     figures: dict[str, float]
+
+
+@functools.partial(jax.jit, static_argnames=("options",))
+def _importance(
+    batch: TokenBatch, logp: jax.Array, *, options: PpoOptions
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    return losses.importance(logp, batch, options=options)
 
 
 @functools.partial(jax.jit, static_argnames=("options", "shape"))
@@ -94,7 +106,15 @@ def score_rollouts(
     count = shape[0] * shape[1]
     own = penalties(groups, played.marks, config.reward, config.rollout, max_steps=job.max_steps)
     penalty = whole(own, share)
-    figures, ref_logp = {}, None
+    figures: dict[str, float] = {}
+    importance, ref_logp = None, None
+    if config.train.staleness:
+        logp = score_batch(learner, *policy(job, params), batch, num_rollouts=count)
+        importance, about = _importance(batch, logp, options=config.ppo)
+        figures |= {
+            name: float(x) for name, x in to_host(jax.device_put(about, replicated(job.mesh))).items()
+        }
+        batch = dataclasses.replace(batch, behaviour_logp=logp)
     present = sum(rollout.end is not EndReason.ABSENT for group in groups for rollout in group)
     real = sum(processes.gather(present))
     if config.reward.overlong_buffer or config.rollout.format_penalty:
@@ -114,7 +134,7 @@ def score_rollouts(
     inputs = {"penalty": penalty, "value": values}
     if hindsight.needed(config):
         inputs[hindsight.FIELD] = hindsight.hindsight_logp(job, learner, params, groups, share)
-    return Scored(batch, report, ref_logp, inputs, figures)
+    return Scored(batch, report, ref_logp, importance, inputs, figures)
 
 
 def _check_found(found: np.ndarray, played: Collected) -> None:

@@ -23,6 +23,7 @@ from flax import nnx
 
 from envs.verdict import Verdict
 from vict_jax import fission, gate, observations, processes, proofs, rubric, summary
+from vict_jax.ahead import play_ahead, with_ahead
 from vict_jax.bars import bar, progress_updates
 from vict_jax.batching import (
     credit_inputs,
@@ -40,6 +41,7 @@ from vict_jax.job import (
     DATA,
     Job,
     Policy,
+    fold,
     open_job,
     reference_policy,
     with_value_head,
@@ -73,8 +75,9 @@ from vict_jax.shares import Share, share_of, whole
 from vict_jax.start import NOTHING, StartOptions, traced
 from vict_jax.textfile import TextFile
 from vict_jax.types import CreditInputs, CreditOutput
-from vict_jax.warming import warm_start
+from vict_jax.warming import known_validation, warm_start
 from vict_jax.watch import Watch
+from vict_jax.work import Pieces, Work
 
 
 def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHING) -> dict[str, Any]:
@@ -105,14 +108,14 @@ def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHIN
                 verdict = check(job, metrics, workdir, resumed=restored is not None)
             if restored is None:
                 params = warm_start(job, metrics, watch)
-                validate(job, metrics, watch, params, update=0)
+                validate(job, metrics, watch, params, update=0, known=known_validation(job))
                 state = init_state(with_value_head(job, params), optimizer)
                 save_reference(workdir, state.params)
-                here = RunState(0, state, CorrectionBuffer(), metrics.rows)
+                behind = copy(state.params) if config.train.staleness else None
+                here = RunState(0, state, CorrectionBuffer(), metrics.rows, behind)
                 saver.save(here)
             else:
                 here = restored
-                state = here.learner
                 if processes.is_first():
                     proofs.drop_after(workdir, here.update)
                     print(f"continuing after update {here.update}", flush=True)
@@ -120,29 +123,29 @@ def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHIN
             watch.hold(functools.partial(saver.finish, here))
             learner = compile_ppo(
                 job.graphdef,
-                state.params,
+                here.learner.params,
                 optimizer,
                 options=config.ppo,
                 temperature=config.rollout.temperature,
                 mesh=job.mesh,
                 frozen=job.frozen,
             )
-            reference = starting_policy(job, restored, state, workdir)
+            reference = starting_policy(job, restored, here.learner, workdir)
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
                 if restored and validation_is_missing(config, workdir, here.update):
-                    validate(job, metrics, watch, state.params, update=here.update)
+                    validate(job, metrics, watch, here.learner.params, update=here.update)
                 updates = progress_updates(here.update, config.train.updates)
                 for update in traced(updates, start.profile, workdir):
                     watch.at(update)
-                    state, verdict, corrections, row = run_update(
+                    here, verdict, row = run_update(
                         job, learner, here, reference, update, workdir, verdict, metrics, watch
                     )
                     metrics.write("train", update, {**row, "seconds/checkpoint": saver.take_seconds()})
-                    here = RunState(update, state, corrections, metrics.rows)
+                    here = dataclasses.replace(here, rows=metrics.rows)
                     watch.hold(functools.partial(saver.finish, here))
                     if is_due(config, update, config.train.eval_every):
-                        validate(job, metrics, watch, state.params, update=update)
+                        validate(job, metrics, watch, here.learner.params, update=update)
                     if is_due(config, update, config.train.checkpoint_every):
                         with watch.phase("checkpoint"):
                             saver.save(dataclasses.replace(here, rows=metrics.rows))
@@ -216,12 +219,11 @@ def run_update(
     verdict: Verdict,
     metrics: MetricsWriter,
     watch: Watch,
-) -> tuple[LearnerState, Verdict, CorrectionBuffer, dict[str, Any]]:
+) -> tuple[RunState, Verdict, dict[str, Any]]:
     """One update: rollouts, recoveries, conformance, credit, proofs, PPO.
 
     Returns:
-      The new state, the verdict after this update's recheck, the errors that wait, and the row for the
-      metrics.
+      The new state, the verdict after this update's recheck, and the row for the metrics.
 
     Raises:
       RunError: a strict run does not conform, or the disk is full.
@@ -230,9 +232,9 @@ def run_update(
     began = time.perf_counter()
     seconds: dict[str, float] = {}
     shown, move = bar(f"rollouts of update {update}")
-    key = fold(job.keys.rollout, update, job)
+    key = fold(job.keys.rollout, update)
     with watch.phase("rollouts"), shown:
-        sampled = roll_out(job, here.learner.params, update, key, watch.moving(move))
+        sampled = here.ahead or roll_out(job, here.sampled_with, update, key, watch.moving(move))
     with watch.phase("recover", seconds), shown:
         recovered = fission.recover(
             job, here.learner.params, update, key, sampled.played, here.corrections, watch.moving(move)
@@ -260,8 +262,14 @@ def run_update(
             share=share,
         )
     with watch.phase("update", seconds):
+        behind = copy(here.learner.params) if job.config.train.staleness else None
         watch.release()  # the state is donated
-        state, losses = learn(job, learner, here.learner, scored, output, update)
+        work = learn(job, learner, here.learner, scored, output, update)
+        ahead = None
+        if behind is not None and update < job.config.train.updates:
+            ahead = play_ahead(job, behind, update + 1, work, watch)
+        state, losses = work.result()
+    seconds = with_ahead(seconds, ahead)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
         **rollout_figures(sampled),
@@ -274,7 +282,9 @@ def run_update(
         **waits(seconds, time.perf_counter() - began),
         "proofs": logged,
     }
-    return state, verdict, recovered.corrections, row
+    sampled_ahead = None if ahead is None else ahead.sampled
+    new = RunState(update, state, recovered.corrections, here.rows, behind, sampled_ahead)
+    return new, verdict, row
 
 
 def credit(
@@ -327,28 +337,33 @@ def own_inputs(job: Job, played: Collected, verdict: Verdict) -> CreditInputs:
 
 def learn(
     job: Job, learner: PpoLearner, state: LearnerState, scored: Scored, output: CreditOutput, update: int
-) -> tuple[LearnerState, dict[str, float]]:
-    """PPO on the update's tokens."""
+) -> Pieces[tuple[LearnerState, dict[str, float]]]:
+    """PPO on the update's tokens, in pieces of which a rollout of the longest kind has time for all."""
     values = None
     if output.value_target is not None:
         values = Values(old=scored.inputs["value"], target=output.value_target)
         values = to_device(values, replicated(job.mesh))
-    state, losses = ppo_update(
-        learner,
-        state,
-        scored.ref_logp,
-        scored.batch,
-        to_device(output.advantages, replicated(job.mesh)),
-        fold(job.keys.minibatch, update, job),
-        update=update,
-        values=values,
-    )
-    report = scored.report
-    return state, {
-        **losses,
-        "token_rows": float(report.rows),
-        "row_fill": report.tokens / (report.rows * scored.batch.ids.shape[1]),
-    }
+    rows, options = scored.report.rows, job.config.ppo
+    advantages = to_device(output.advantages, replicated(job.mesh))
+    key = fold(job.keys.minibatch, update)
+
+    def update_() -> Work[tuple[LearnerState, dict[str, float]]]:
+        new, losses = yield from ppo_update(
+            learner,
+            state,
+            scored.ref_logp,
+            scored.batch,
+            advantages,
+            key,
+            update=update,
+            values=values,
+            importance=scored.importance,
+        )
+        fill = scored.report.tokens / (rows * scored.batch.ids.shape[1])
+        return new, {**losses, "token_rows": float(rows), "row_fill": fill}
+
+    pieces = options.epochs * -(-rows // options.micro_rows)
+    return Pieces(update_(), each=-(-pieces // job.max_steps))
 
 
 def waits(seconds: Mapping[str, float], total: float) -> dict[str, float]:
@@ -382,21 +397,21 @@ def rollout_figures(sampled: Sampled) -> dict[str, Any]:
     }
 
 
-@functools.partial(jax.jit, out_shardings=None)
-def _fold(key: jax.Array, number: jax.Array) -> jax.Array:
-    return jax.random.fold_in(key, number)
-
-
-def fold(key: jax.Array, number: int, job: Job) -> jax.Array:
-    """`fold_in(key, number)` with an explicit transfer of the number."""
-    return _fold(key, to_device(np.uint32(number), key.sharding))
-
-
-def validate(job: Job, metrics: MetricsWriter, watch: Watch, params: nnx.State, *, update: int) -> None:
-    """Evaluate on the validation tasks and write the row."""
-    shown, move = bar(f"validation after update {update}")
-    with watch.phase("validation"), shown:
-        row = evaluate(job, params, progress=watch.moving(move))
+def validate(
+    job: Job,
+    metrics: MetricsWriter,
+    watch: Watch,
+    params: nnx.State,
+    *,
+    update: int,
+    known: dict[str, Any] | None = None,
+) -> None:
+    """Evaluate on the validation tasks, unless the result is `known`, and write the row."""
+    if known is None:
+        shown, move = bar(f"validation after update {update}")
+        with watch.phase("validation"), shown:
+            known = evaluate(job, params, progress=watch.moving(move))
+    row = known
     metrics.write("eval", update, row)
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
     score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 from flax import nnx
@@ -15,7 +16,7 @@ from vict_jax.job import Job, new_params
 from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
-from vict_jax.metrics import MetricsWriter
+from vict_jax.metrics import MetricsWriter, read_config, read_metrics
 from vict_jax.packing import pack_sequences
 from vict_jax.rollout.collector import demonstrations
 from vict_jax.run_state import restore_reference
@@ -76,6 +77,30 @@ def warm_start(job: Job, metrics: MetricsWriter, watch: Watch) -> nnx.State:
             )
         metrics.write("warm_start", 0, {"epoch": epoch, **row})
     return state.params
+
+
+# All that the validation of a policy that is given depends on.
+_OF_VALIDATION = ("seed", "env", "model", "rollout", "eval")
+
+
+def known_validation(job: Job) -> dict[str, Any] | None:
+    """The validation of the policy of `warm_start.run` as that run has it, if it validates as this one does.
+
+    Playing it again would give the same row.
+    """
+    if not job.config.warm_start.run:
+        return None
+
+    def find() -> dict[str, Any] | None:
+        run = pathlib.Path(job.config.warm_start.run)
+        theirs = read_config(run, flag="--config.warm_start.run=")
+        if any(getattr(theirs, name) != getattr(job.config, name) for name in _OF_VALIDATION):
+            return None
+        rows = (row for row in read_metrics(run) if (row["kind"], row["update"]) == ("eval", 0))
+        row = next(rows, None)
+        return row and {name: value for name, value in row.items() if name not in ("kind", "update")}
+
+    return processes.from_first(find)
 
 
 def expert_sequences(job: Job, watch: Watch) -> list[TokenSequence]:

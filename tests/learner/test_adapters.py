@@ -22,9 +22,14 @@ from vict_jax.learner.update import PpoRows, compile_ppo, ppo_update, score_batc
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.models import decoder, likelihood, lora
 from vict_jax.models.config import LORA_TARGETS, LoraOptions
+from vict_jax.work import finish
 
 LENGTHS = (3, 4)
 OPTIMIZER = make_optimizer(OptimizerOptions(learning_rate=1e-2, clip_norm=0.0, eps=1e-3), total_steps=50)
+
+
+def do_update(*args, **kwargs):
+    return finish(ppo_update(*args, **kwargs))
 
 
 @dataclasses.dataclass
@@ -96,7 +101,7 @@ def one_update(adapted, rows, state=None):
     adv = batching.to_device(advantages(), sharding.replicated(adapted.mesh))
     key = jax.random.key(0)
     with jax.transfer_guard("disallow"):
-        return ppo_update(adapted.learner, state, ref, batch, adv, key, update=1)
+        return do_update(adapted.learner, state, ref, batch, adv, key, update=1)
 
 
 def test_an_update_moves_the_adapters_and_nothing_else(adapted, rows):

@@ -321,6 +321,67 @@ def test_clipped_tokens_leave_the_exact_gradient_of_the_others():
     np.testing.assert_allclose(gradient, exact, atol=1e-6)
 
 
+@pytest.mark.parametrize("level", losses.RATIO_LEVELS)
+def test_importance_weights_equal_a_loop_and_do_not_see_padding(level):
+    rng = np.random.default_rng(3)
+    mask = rng.random((6, 10)) < 0.6
+    segment = np.sort(rng.integers(1, 4, (6, 10)), axis=1)
+    old, new = rng.normal(-1, 0.7, (2, 6, 10))
+    options = PpoOptions(importance_cap=1.5, ratio_level=level)
+    expected, ratios = np.ones((6, 10)), []
+    for row, at in np.argwhere(mask):
+        same = mask[row] & (segment[row] == segment[row, at])
+        difference = (new - old)[row]
+        ratio = math.exp(difference[same].mean() if level == "sequence" else difference[at])
+        expected[row, at] = min(ratio, 1.5)
+        ratios.append(ratio)
+    for padding in (0.0, np.nan):
+        batch = make_batch(mask, segment=segment, behaviour_logp=np.where(mask, old, padding))
+        logp = jnp.asarray(np.where(mask, new, padding), jnp.float32)
+        factor, figures = losses.importance(logp, batch, options=options)
+        np.testing.assert_allclose(factor, expected, rtol=1e-5)
+        assert figures["importance_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
+        assert figures["importance_max"] == pytest.approx(max(ratios), rel=1e-5)
+        assert figures["importance_capped"] == pytest.approx(np.mean(np.array(ratios) > 1.5))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_samples_of_an_older_policy_have_the_exact_gradient_on_average(weighted):
+    """Exact enumeration: what `BEHAVIOUR` sampled moves `THETA` as its own samples would."""
+    theta, old, reference = (
+        jax.nn.log_softmax(jnp.asarray(x, jnp.float32))[:, None] for x in (THETA, BEHAVIOUR, REFERENCE)
+    )
+    a = jnp.array([[1.0], [-0.5], [0.25]])
+    options = PpoOptions(
+        importance_cap=100.0,
+        kl_coefficient=0.3,
+        aggregation="token_mean",
+        kl_estimator="k3" if weighted else "k2",
+        kl_importance_weight=weighted,
+    )
+    batch = make_batch(np.ones((3, 1)), rollout=np.arange(3)[:, None], behaviour_logp=old)
+    factor, figures = losses.importance(theta, batch, options=options)
+    assert figures["importance_max"] > 2  # they are far apart
+    weights = losses.weigh_by_importance(weights_of(batch, 3, options), factor, options=options)
+    weights = dataclasses.replace(
+        weights, policy=weights.policy * jnp.exp(old) * 3, kl=weights.kl * jnp.exp(old) * 3
+    )
+    begun = dataclasses.replace(batch, behaviour_logp=theta)
+
+    def loss(parameters):
+        logp = jax.nn.log_softmax(parameters)[:, None]
+        return losses.ppo_loss(logp, jnp.zeros_like(logp), reference, a, begun, weights, options=options)[0]
+
+    def exact(parameters):
+        p = jax.nn.log_softmax(parameters)[:, None]
+        # Unweighted, the KL of the tokens as they were sampled: each counts as often as BEHAVIOUR takes it.
+        kl = (jnp.exp(p) * (p - reference)) if weighted else jnp.exp(old) * 0.5 * (p - reference) ** 2
+        return (-jnp.exp(p) * a + 0.3 * kl).sum()
+
+    at = jnp.asarray(THETA, jnp.float32)
+    np.testing.assert_allclose(jax.grad(loss)(at), jax.grad(exact)(at), atol=1e-6)
+
+
 # A policy over three tokens whose second token depends on the first: its nine sequences of two.
 PAIRS = np.array([(i, j) for i in range(3) for j in range(3)])
 SECOND = np.array([[0.2, -0.3, 0.4], [-0.9, 0.5, 0.1], [0.6, 0.0, -0.7]])
@@ -588,6 +649,7 @@ def test_field_report_21_the_stop_token_is_trained_and_equal_padding_is_not():
         ("kl_in", "score"),
         ("value_coefficient", 0.0),
         ("value_clip", -0.2),
+        ("importance_cap", 0.5),
         ("aggregation", "mean"),
         ("constant_divisor", 3.0),
         ("epochs", 0),

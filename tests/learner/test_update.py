@@ -19,8 +19,13 @@ from vict_jax.learner import losses, microbatch
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.update import PpoRows, notes, ppo_update, score_batch
 from vict_jax.models import decoder, likelihood
+from vict_jax.work import finish
 
 LENGTHS = (1, 9, 4, 2)  # steps of rollouts 0..3, two groups of two
+
+
+def do_update(*args, **kwargs):
+    return finish(ppo_update(*args, **kwargs))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def run_update(problem, batch, *, advantages=None, update=1, seed=0, state=None)
     ref = score_batch(problem.learner, problem.graphdef, state.params, on_device, num_rollouts=len(LENGTHS))
     key = jax.random.key(seed)
     with jax.transfer_guard("disallow"):
-        state, metrics = ppo_update(problem.learner, state, ref, on_device, adv, key, update=update)
+        state, metrics = do_update(problem.learner, state, ref, on_device, adv, key, update=update)
     return state, metrics
 
 
@@ -299,13 +304,13 @@ def test_without_reference_nothing_is_claimed_about_it(lab, problems):
     problem = problems(micro_rows=2, kl_coefficient=0.0)
     batch = problem.put(lab.pack(rollouts_of(lab), row_length=64))
     advantages = problem.put_replicated(advantages_of())
-    _, metrics = ppo_update(
+    _, metrics = do_update(
         problem.learner, problem.state(), None, batch, advantages, jax.random.key(0), update=0
     )
     assert "kl_reference" not in metrics
     assert metrics["loss"] == metrics["policy_loss"]
     with pytest.raises(ValueError, match=r"ref_logp is None, but kl_coefficient=0\.01"):
-        ppo_update(problems(micro_rows=2).learner, None, None, batch, advantages, jax.random.key(0), update=0)
+        do_update(problems(micro_rows=2).learner, None, None, batch, advantages, jax.random.key(0), update=0)
 
 
 @pytest.mark.parametrize("name", ["advantages", "behaviour_logp", "ref_logp"])
@@ -319,7 +324,7 @@ def test_inputs_that_are_not_finite_are_named(lab, problems, name):
         values = {"behaviour_logp": batch.behaviour_logp, "ref_logp": ref}[name]
         values[tuple(np.argwhere(batch.loss_mask)[5])] = np.inf
     with pytest.raises(microbatch.NonFiniteError, match=f"update 12: {name} is not finite"):
-        ppo_update(
+        do_update(
             problem.learner,
             problem.state(),
             problem.put(ref),
@@ -343,7 +348,7 @@ def test_a_parameter_that_is_not_finite_stops_the_run_by_name(lab, problems):
         microbatch.NonFiniteError,
         match="update 12, optimizer step 1 of 1: loss and gradient of embed not finite",
     ):
-        ppo_update(
+        do_update(
             problem.learner,
             dataclasses.replace(state, params=poisoned),
             ref,

@@ -18,10 +18,15 @@ from vict_jax.learner.optimizer import leaf_names, value_mask
 from vict_jax.learner.update import compile_ppo, judge_batch, ppo_update
 from vict_jax.learner.value import CriticRows, Values
 from vict_jax.models import decoder
+from vict_jax.work import finish
 
 LENGTHS = (1, 3, 2, 2)  # steps of rollouts 0..3, two groups of two
 SHAPE = (2, 2, 3)
 REAL = (np.arange(3) < np.array(LENGTHS)[:, None]).reshape(SHAPE)
+
+
+def do_update(*args, **kwargs):
+    return finish(ppo_update(*args, **kwargs))
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +208,7 @@ def test_an_update_moves_the_values_towards_their_targets(lab, problem):
     advantages = problem.put_replicated(np.zeros(SHAPE, np.float32))
     key = jax.random.key(0)
     with jax.transfer_guard("disallow"):
-        state, metrics = ppo_update(
+        state, metrics = do_update(
             learner, state, None, batch, advantages, key, update=1, values=Values(old=old, target=target)
         )
     after = np.asarray(by_step(problem, batch, state.params))
@@ -221,4 +226,4 @@ def test_values_and_head_go_together(lab, problem):
     state = init_state(trained(problem, lab), problem.optimizer)
     zeros = problem.put_replicated(np.zeros(SHAPE, np.float32))
     with pytest.raises(ValueError, match="values is None, but a critic is trained if and only if"):
-        ppo_update(problem.learner, state, None, rows, zeros, jax.random.key(0), update=1)
+        do_update(problem.learner, state, None, rows, zeros, jax.random.key(0), update=1)

@@ -66,10 +66,10 @@ def killed(
     return workdir, command.returncode, stderr, time.monotonic() - began
 
 
-def start(workdir: pathlib.Path, count: int) -> subprocess.Popen[str]:
+def start(workdir: pathlib.Path, count: int, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "launch.local", "--config=tests/run/several.py", f"--workdir={workdir}"]
     return subprocess.Popen(
-        [*command, f"--processes={count}"],
+        [*command, f"--processes={count}", *more],
         cwd=ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
         stdout=subprocess.PIPE,

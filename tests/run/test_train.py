@@ -8,6 +8,7 @@ import json
 import pathlib
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import chex
 import numpy as np
@@ -23,6 +24,7 @@ from vict_jax.audit.replay import replay
 from vict_jax.batching import to_device, to_host
 from vict_jax.config import RunConfig
 from vict_jax.credit.assign import assign_credit
+from vict_jax.evaluate import evaluate
 from vict_jax.job import open_job
 from vict_jax.run_state import restore_reference
 from vict_jax.sharding import make_mesh, replicated
@@ -184,6 +186,38 @@ def test_a_run_may_begin_with_the_warm_start_of_another(
     with open_job(config, finished) as job:
         taken, original = (restore_reference(job, workdir) for workdir in (tmp_path / "other", finished))
     chex.assert_trees_all_equal(taken, original)
+
+
+@pytest.mark.parametrize(("tasks", "played"), [(6, 0), (5, 1)])
+def test_a_known_validation_of_the_warm_start_is_not_played_again(
+    finished: pathlib.Path,
+    config: RunConfig,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: int,
+    played: int,
+) -> None:
+    calls = []
+
+    def counted(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        calls.append(args)
+        return evaluate(*args, **kwargs)
+
+    monkeypatch.setattr(train, "evaluate", counted)
+    other = dataclasses.replace(
+        config,
+        warm_start=dataclasses.replace(config.warm_start, run=str(finished)),
+        train=dataclasses.replace(config.train, updates=0),
+        eval=dataclasses.replace(config.eval, tasks=tasks),
+    )
+    train.train(other, tmp_path / "other")
+    assert len(calls) == played
+    known, own = (
+        next(row for row in metrics.read_metrics(workdir) if row["kind"] == "eval")
+        for workdir in (finished, tmp_path / "other")
+    )
+    assert own["tasks"] == tasks
+    assert (own == known) == (played == 0)
 
 
 def test_a_warm_start_of_no_run_is_refused(config: RunConfig, tmp_path: pathlib.Path) -> None:

@@ -24,6 +24,7 @@ from vict_jax.learner.optimizer import Optimizer, init_opt_state, opt_state_shar
 from vict_jax.models import decoder, likelihood, lora
 from vict_jax.sharding import batch_sharding, replicated
 from vict_jax.types import TokenBatch, pytree
+from vict_jax.work import Work
 
 # (parameters of the model, frozen ones included; micro-batch; width) -> (loss, metrics)
 LossFn = Callable[[Any, Any, int], tuple[jax.Array, Any]]
@@ -271,8 +272,8 @@ def step_over_rows(
     plan: RowPlan,
     size: int,
     mesh: Mesh,
-) -> tuple[LearnerState, tuple[Any, Applied]]:
-    """One optimizer step on rows `index` of the tree `rows`, in micro-batches of `size` rows.
+) -> Work[tuple[LearnerState, tuple[Any, Applied]]]:
+    """One optimizer step on rows `index` of the tree `rows`, in micro-batches of `size` rows, each a piece.
 
     `state` and `metrics` (the zero to start from) are donated. Waits for nothing on the device.
     """
@@ -282,6 +283,7 @@ def step_over_rows(
         gradients, metrics = steps.accumulate(
             state.params, gradients, metrics, micro, plan.width, steps.frozen
         )
+        yield metrics
     state, applied = steps.apply(state, gradients)
     return state, (metrics, applied)
 

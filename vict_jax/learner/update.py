@@ -44,6 +44,7 @@ from vict_jax.learner.value import CriticRows, Values
 from vict_jax.models import lora
 from vict_jax.sharding import replicated
 from vict_jax.types import TokenBatch, pytree
+from vict_jax.work import Work
 
 # Above this share of tokens left out by `max_sequence_ratio` the update is hardly one.
 MASKED_SHARE_WARNING = 0.2
@@ -205,16 +206,20 @@ def _prepare(
     advantages: jax.Array,
     selected: jax.Array,
     values: Values | None,
+    importance: jax.Array | None,
     *,
     options: PpoOptions,
 ) -> PpoRows:
     """Gather advantages and values; fix the weights of the minibatch of `selected` (bool[R]) rollouts."""
     live = losses.live_rollouts(advantages).reshape(-1)
+    weights = losses.loss_weights(batch, live, selected, options=options)
+    if importance is not None:
+        weights = losses.weigh_by_importance(weights, importance, options=options)
     return PpoRows(
         batch=batch,
         ref_logp=ref_logp,
         advantage=losses.gather_advantages(advantages, batch),
-        weights=losses.loss_weights(batch, live, selected, options=options),
+        weights=weights,
         critic=None if values is None else value.critic_rows(values, batch, selected),
     )
 
@@ -253,8 +258,9 @@ def ppo_update(
     *,
     update: int,
     values: Values | None = None,
-) -> tuple[LearnerState, dict[str, float]]:
-    """One update: `epochs` passes of `minibatches` optimizer steps each.
+    importance: jax.Array | None = None,
+) -> Work[tuple[LearnerState, dict[str, float]]]:
+    """One update: `epochs` passes of `minibatches` optimizer steps each, in pieces of a micro-batch.
 
     Does not depend on `micro_rows`, on the number of devices or on padding, up to float32 rounding.
     `state` is donated. Everything is fetched from the device at two points, the start and the end.
@@ -266,6 +272,8 @@ def ppo_update(
       key: typed PRNG key for the order of rollouts.
       update: number of the update, for messages.
       values: of a credit method with a critic, on the device; `state` has a value head then.
+      importance: f32[S, L] from `losses.importance` for samples of an older policy; `batch` has the
+        log-probabilities of `state` as `behaviour_logp` then.
 
     Returns:
       The new state, and metrics by name, see `summarise`.
@@ -289,8 +297,8 @@ def ppo_update(
     reports: list[tuple[LossMetrics, Applied]] = []
     for selected in _minibatches(plan, key, options, num_rollouts):
         chosen = to_device(selected, replicated(mesh))
-        rows = _prepare(batch, ref_logp, advantages, chosen, values, options=options)
-        state, report = step_over_rows(
+        rows = _prepare(batch, ref_logp, advantages, chosen, values, importance, options=options)
+        state, report = yield from step_over_rows(
             learner.steps,
             state,
             rows,

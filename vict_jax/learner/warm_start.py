@@ -29,6 +29,7 @@ from vict_jax.learner.microbatch import (
 from vict_jax.learner.optimizer import Optimizer, leaf_names
 from vict_jax.sharding import replicated
 from vict_jax.types import TokenBatch, pytree
+from vict_jax.work import finish
 
 
 @pytree
@@ -132,7 +133,7 @@ def train_epoch(
         picked[: len(index)] = rows[index]
         count = _trained_tokens(batch, to_device(picked, replicated(learner.mesh)))
         step_rows = SupervisedRows(batch=batch, denominator=count)
-        state, report = step_over_rows(
+        step = step_over_rows(
             learner.steps,
             state,
             step_rows,
@@ -142,6 +143,7 @@ def train_epoch(
             size=learner.micro_rows,
             mesh=learner.mesh,
         )
+        state, report = finish(step)
         reports.append(report)
         if progress is not None:
             # One behind what was handed out, so that the device never waits for the host.

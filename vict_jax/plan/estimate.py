@@ -99,6 +99,7 @@ class Setting:
       micro_rows: rows of one gradient computation. width: trained tokens of a row, see `microbatch.row_logp`.
       sample_rows, slots: rows that are sampled at once, and cache slots of each.
       reference: there is a KL term, hence reference log-probabilities.
+      stale: rollouts are played while an update is computed, by the policy before it.
     """
 
     model: ModelConfig
@@ -110,6 +111,7 @@ class Setting:
     sample_rows: int
     slots: int
     reference: bool
+    stale: bool = False
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -168,16 +170,20 @@ def estimate(setting: Setting, platform: str) -> Estimate:
         "moments": shard_bytes(state) - shard_bytes(state.params),
         "reference": shard_bytes(trained) if setting.reference and model.lora is None else 0,
         "batch": _batch_bytes(setting),
+        "policy before": shard_bytes(trained) if setting.stale else 0,
     }
+    sampling = _sampling_bytes(setting, compiler)
+    in_play = {"key/value cache": sampling["key/value cache"]} if setting.stale else {}
     return Estimate(
         resident=resident,
         phases={
             "gradient": {
                 "gradients": gradients,
                 **_gradient_bytes(setting, compiler, platform, gradients),
+                **in_play,
             },
-            "optimizer": {"gradients": gradients, "updates": int(compiler.updates * gradients)},
-            "sampling": _sampling_bytes(setting, compiler),
+            "optimizer": {"gradients": gradients, "updates": int(compiler.updates * gradients), **in_play},
+            "sampling": sampling,
         },
     )
 

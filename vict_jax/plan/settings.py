@@ -50,4 +50,5 @@ def from_config(config: RunConfig, *, model: ModelConfig, devices: int) -> Setti
         sample_rows=config.rollout.rows,
         slots=length,
         reference=config.ppo.kl_coefficient > 0,
+        stale=config.train.staleness > 0,
     )

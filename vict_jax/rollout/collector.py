@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -171,6 +171,7 @@ def collect(
     first: int = 0,
     prefixes: Sequence[Prefix] = (),
     progress: Progress | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Collected:
     """Play every task `rollouts` times with the model.
 
@@ -184,6 +185,7 @@ def collect(
       examples: solved steps that come before every rollout, see `expert_examples`.
       first: number of the first rollout, to split a long list of tasks over several calls.
       prefixes: one for each task, behind which its rollouts begin; none: they begin at the beginning.
+      meanwhile: called in every turn while environments act; its time counts as `host`.
 
     Raises:
       ValueError: an option is out of range, there are not as many sessions as lanes, or a record does not fit
@@ -207,7 +209,7 @@ def collect(
         if slots
     ]
     behind = {n: prefixes[n // rollouts] for n, _ in plays} if prefixes else {}
-    finished = take_turns(pool, template, plays, lanes, max_steps, seconds, progress, behind)
+    finished = take_turns(pool, template, plays, lanes, max_steps, seconds, progress, behind, meanwhile)
     seconds["host"] = time.perf_counter() - began - sum(seconds.values())
     chunks = [finished[i : i + rollouts] for i in range(0, len(finished), rollouts)]
     return Collected(

@@ -78,11 +78,13 @@ def take_turns(
     seconds: dict[str, float],
     progress: Progress | None,
     prefixes: Mapping[int, Prefix] = types.MappingProxyType({}),
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[tuple[Rollout, Marks]]:
     """Play (index, task) pairs, each in a slot of a lane; returns them in the order of the pairs.
 
     Args:
       lanes: one or two.
+      meanwhile: called in every turn while environments act.
       seconds: has the waiting times for the model and for the environments added, `sample` and `env`.
     """
     waiting, finished = collections.deque(plays), dict[int, tuple[Rollout, Marks]]()
@@ -95,6 +97,8 @@ def take_turns(
         lane.in_play += episodes
 
     def answer(lane: Lane) -> None:
+        if meanwhile:
+            meanwhile()
         with timed(seconds, "env"):
             _observe(pool, lane, template.options, max_steps)
             for episode, ended in _end(pool, lane.in_play, max_steps):
