@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import scaling_estimate, scaling_host, scaling_processes
 from benchmarks.scaling_estimate import Work
 from benchmarks.scaling_host import Phase
-from vict_jax.config import ModelOptions
+from vict_jax.models.options import ModelOptions
 from vict_jax.plan.presets import HF_CONFIGS
 
 PARTS = ("processes", "host", "estimate")

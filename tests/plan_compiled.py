@@ -7,8 +7,8 @@ import json
 import sys
 
 from vict_jax import sharding
-from vict_jax.config import ModelOptions
 from vict_jax.models.config import LoraOptions, ModelConfig
+from vict_jax.models.options import ModelOptions
 from vict_jax.plan import verify
 from vict_jax.plan.estimate import Setting
 from vict_jax.plan.presets import HF_CONFIGS

@@ -13,12 +13,13 @@ import jax
 import pytest
 
 from vict_jax import sharding
-from vict_jax.config import ModelOptions, default_config, from_config_dict
+from vict_jax.config import default_config, from_config_dict
 from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
 from vict_jax.models import decoder
 from vict_jax.models.cache import init_cache
 from vict_jax.models.config import LoraOptions, ModelConfig
+from vict_jax.models.options import ModelOptions
 from vict_jax.plan import devices, programs, report, search, settings
 from vict_jax.plan.estimate import Setting, estimate, shard_bytes
 from vict_jax.plan.presets import HF_CONFIGS

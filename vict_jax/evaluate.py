@@ -11,8 +11,8 @@ from flax import nnx
 
 from vict_jax import processes
 from vict_jax.batching import EndReason
-from vict_jax.job import Job, Policy, sampling_policy
-from vict_jax.rollout.collector import Progress, collect, open_sessions
+from vict_jax.job import Job, Policy, player, sampling_policy
+from vict_jax.rollout.collector import Progress
 from vict_jax.sharding import batch_parts
 
 
@@ -42,16 +42,10 @@ def _play(job: Job, model: Policy, own: range, progress: Progress | None) -> lis
     rollout = dataclasses.replace(
         job.config.rollout, temperature=options.temperature, rows=min(options.batch, enough)
     )
-    played = collect(
-        job.pool,
-        open_sessions(*model, job.codec, rollout, job.sampling_mesh, job.examples),
-        job.codec,
+    played = player(job, model, rollout)(
         job.eval_tasks[own.start : own.stop],
         rollouts=1,
         key=job.keys.evaluate,
-        options=rollout,
-        max_steps=job.max_steps,
-        examples=job.examples,
         first=own.start,
         progress=progress,
     )

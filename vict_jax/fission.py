@@ -25,8 +25,8 @@ from envs.base import Domain, Task
 from vict_jax import processes
 from vict_jax.batching import EndReason, Rollout
 from vict_jax.corrections import ANY, CorrectionBuffer, Error, ErrorKind, Feedback, FissionOptions
-from vict_jax.job import Job, sampling_policy
-from vict_jax.rollout.collector import Collected, Progress, collect, open_sessions
+from vict_jax.job import Job, player, sampling_policy
+from vict_jax.rollout.collector import Collected, Progress
 from vict_jax.rollout.episode import FULL_SCORE, Marks
 from vict_jax.rollout.prefix import prefix_of
 
@@ -163,16 +163,10 @@ def _play(
     chosen, branches = errors[own.start : own.stop], config.fission.branches
     # Numbers of rollouts that the update may have played already.
     before = (config.train.groups + config.train.resample_groups) * config.train.rollouts
-    more = collect(
-        job.pool,
-        open_sessions(*model, job.codec, config.rollout, job.sampling_mesh, job.examples),
-        job.codec,
+    more = player(job, model, config.rollout)(
         [tasks[error.task] for error in chosen],
         rollouts=branches,
         key=key,
-        options=config.rollout,
-        max_steps=job.max_steps,
-        examples=job.examples,
         first=before + own.start * branches,
         prefixes=[error.prefix for error in chosen],
         progress=progress,

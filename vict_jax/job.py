@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import pathlib
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +29,8 @@ from vict_jax.metrics import RunError, allowing, noting, read_json, write_json
 from vict_jax.models import decoder, hf, lora
 from vict_jax.models.config import ModelConfig
 from vict_jax.models.hf_files import read_json as read_model_json
-from vict_jax.rollout.collector import expert_examples
+from vict_jax.rollout.collector import Collected, collect, expert_examples, open_sessions
+from vict_jax.rollout.options import RolloutOptions
 from vict_jax.rollout.template import Example, check_prompt, make_template
 from vict_jax.rollout.tokenizer import Codec, load_codec, load_tokenizer, save_tokenizer, train_tokenizer
 from vict_jax.sharding import (
@@ -223,6 +225,24 @@ def sampling_policy(job: Job, params: nnx.State) -> Policy:
     """
     graphdef, whole = policy(job, params)
     return graphdef, localized(whole, job.sampling_mesh)
+
+
+def player(job: Job, model: Policy, options: RolloutOptions) -> Callable[..., Collected]:
+    """`collect` with the environments and limits of the run: `play(tasks, rollouts=..., key=..., ...)`.
+
+    Args:
+      model: on `job.sampling_mesh`, see `sampling_policy`. options: of the run, or of an evaluation.
+    """
+    sessions = open_sessions(*model, job.codec, options, job.sampling_mesh, job.examples)
+    return functools.partial(
+        collect,
+        job.pool,
+        sessions,
+        job.codec,
+        options=options,
+        max_steps=job.max_steps,
+        examples=job.examples,
+    )
 
 
 def reference_policy(job: Job, start: nnx.State) -> Policy:

@@ -20,8 +20,8 @@ from flax import nnx
 from envs.base import Task
 from vict_jax import processes
 from vict_jax.batching import Rollout
-from vict_jax.job import Job, sampling_policy, update_tasks
-from vict_jax.rollout.collector import Collected, Progress, collect, open_sessions
+from vict_jax.job import Job, player, sampling_policy, update_tasks
+from vict_jax.rollout.collector import Collected, Progress
 from vict_jax.rollout.episode import Counts
 from vict_jax.shaping import same_return
 from vict_jax.work import Pieces
@@ -66,7 +66,7 @@ def roll_out(
     progress: Progress | None = None,
     work: Pieces[Any] | None = None,
 ) -> Sampled:
-    """The update's rollouts under the current policy: this process's share of the groups.
+    """The update's rollouts with the trained parameters `params`: this process's share of the groups.
 
     Called by all processes. What is played does not depend on how many there are.
 
@@ -77,24 +77,12 @@ def roll_out(
       work: advances while environments act, and is done in the end. Its time counts as `host`.
     """
     config = job.config
-    sessions = open_sessions(
-        *sampling_policy(job, params), job.codec, config.rollout, job.sampling_mesh, job.examples
-    )
+    collect = player(job, sampling_policy(job, params), config.rollout)
 
     def play(tasks: Sequence[Task], first: int, meanwhile: Callable[[], None] | None = None) -> Collected:
+        size = config.train.rollouts
         return collect(
-            job.pool,
-            sessions,
-            job.codec,
-            tasks,
-            rollouts=config.train.rollouts,
-            key=key,
-            options=config.rollout,
-            max_steps=job.max_steps,
-            examples=job.examples,
-            progress=progress,
-            first=first * config.train.rollouts,
-            meanwhile=meanwhile,
+            tasks, rollouts=size, key=key, first=first * size, progress=progress, meanwhile=meanwhile
         )
 
     own, tasks = processes.share(config.train.groups), update_tasks(job, update)

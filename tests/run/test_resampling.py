@@ -45,7 +45,7 @@ class Stage:
         self.flat, self.calls, self.compiled = flat, [], 0
 
     def collect(self, *args: Any, rollouts: int, first: int, **kwargs: Any) -> Collected:
-        tasks: Sequence[Any] = args[3]
+        tasks: Sequence[Any] = args[0]
         self.calls.append(([task.id for task in tasks], first))
         groups = []
         for task in tasks:
@@ -62,9 +62,8 @@ def roll_out(
     monkeypatch: pytest.MonkeyPatch, limit: int, flat: int, update: int = 1
 ) -> tuple[Stage, resampling.Sampled]:
     stage, unused = Stage(flat), None
-    monkeypatch.setattr(resampling, "collect", stage.collect)
+    monkeypatch.setattr(resampling, "player", lambda *_: stage.collect)
     monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
-    monkeypatch.setattr(resampling, "open_sessions", lambda *_: (unused,))
     return stage, resampling.roll_out(job(limit), unused, update, jax.random.key(0))  # type: ignore[arg-type]
 
 
@@ -121,7 +120,7 @@ class Odd(Stage):
 
     def collect(self, *args: Any, rollouts: int, first: int, **kwargs: Any) -> Collected:
         order = [task.id for task in job(0).train_tasks]
-        self.calls.append(([task.id for task in args[3]], first))
+        self.calls.append(([task.id for task in args[0]], first))
         groups = [
             [
                 dataclasses.replace(
@@ -129,7 +128,7 @@ class Odd(Stage):
                 )
                 for n in range(rollouts)
             ]
-            for task in args[3]
+            for task in args[0]
         ]
         counts = {field.name: 0 for field in dataclasses.fields(Counts)}
         return Collected(groups, [[marks(r) for r in g] for g in groups], Counts(**counts), {"env": 1.0})
@@ -138,9 +137,8 @@ class Odd(Stage):
 @pytest.mark.parametrize("limit", [1, 3, 20])
 def test_several_processes_play_and_keep_what_one_does(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     stage, unused, key = Odd(0), None, jax.random.key(0)
-    monkeypatch.setattr(resampling, "collect", stage.collect)
+    monkeypatch.setattr(resampling, "player", lambda *_: stage.collect)
     monkeypatch.setattr(resampling, "sampling_policy", lambda *_: (unused, unused))
-    monkeypatch.setattr(resampling, "open_sessions", lambda *_: (unused,))
     chosen = job(limit)
 
     def numbered() -> dict[str, int]:

@@ -12,8 +12,8 @@ from benchmarks import scaling, scaling_estimate, scaling_host, scaling_processe
 from benchmarks.scaling_estimate import Work
 from benchmarks.scaling_host import Phase
 from vict_jax import processes
-from vict_jax.config import ModelOptions
 from vict_jax.models.config import ModelConfig
+from vict_jax.models.options import ModelOptions
 from vict_jax.plan.presets import HF_CONFIGS
 
 

@@ -12,7 +12,7 @@ from envs.base import Domain
 from envs.play import EXPERT
 from vict_jax.audit.findings import Level, Section, call, judged
 from vict_jax.audit.watch import Episode
-from vict_jax.config import ModelOptions
+from vict_jax.models.options import ModelOptions
 from vict_jax.rollout.options import RolloutOptions, TemplateKind
 from vict_jax.rollout.parser import ReplyFormat, format_reply
 from vict_jax.rollout.template import check_prompt
