@@ -37,6 +37,13 @@ def copy(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
+def replaced(old: Any, tree: Any) -> Any:
+    """A copy of `tree`, before which the buffers of `old` are given back."""
+    for leaf in jax.tree.leaves(old):
+        leaf.delete()
+    return copy(tree)
+
+
 def save_reference(workdir: pathlib.Path, params: nnx.State) -> None:
     """Keep the warm-started policy as the reference of the KL term."""
     start = value.without_head(params)

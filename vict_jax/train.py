@@ -65,6 +65,7 @@ from vict_jax.run_state import (
     StateSaver,
     copy,
     optimizer_steps,
+    replaced,
     restore,
     restore_reference,
     save_reference,
@@ -262,8 +263,8 @@ def run_update(
             share=share,
         )
     with watch.phase("update", seconds):
-        behind = copy(here.learner.params) if job.config.train.staleness else None
-        watch.release()  # the state is donated
+        watch.release()  # the state is given up: `learner` is donated, `behind` makes room for the next
+        behind = replaced(here.behind, here.learner.params) if job.config.train.staleness else None
         work = learn(job, learner, here.learner, scored, output, update)
         ahead = None
         if behind is not None and update < job.config.train.updates:

@@ -55,25 +55,30 @@ def assert_same(workdir: pathlib.Path, finished: pathlib.Path, config: RunConfig
     assert proofs.logged_updates(workdir) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("where", "call"),
-    [
-        ("validate", 1),  # after the warm start, before anything is saved
-        ("save_reference", 1),
-        ("StateSaver.save", 1),  # reference there, state not
-        ("learn", 2),  # in update 2
-        ("run_update", 3),  # between updates 2 and 3
-        ("StateSaver.save", 4),  # update 3 in the metrics, not in a checkpoint
-    ],
+# Where a run is killed, start after start: the function, and which call of it since this start.
+KILLS = (
+    ("validate", 1),  # after the warm start, before anything is saved
+    ("save_reference", 1),
+    ("StateSaver.save", 1),  # reference there, state not
+    ("learn", 2),  # in update 2
+    ("run_update", 2),  # between updates 2 and 3
+    ("StateSaver.save", 1),  # update 3 in the metrics, not in a checkpoint
 )
-def test_field_report_33_a_killed_run_continues_exactly(
-    where: str,
-    call: int,
-    finished: pathlib.Path,
-    config: RunConfig,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+
+
+def test_field_report_33_a_run_that_is_killed_again_and_again_continues_exactly(
+    finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for where, call in KILLS:
+        kill_at(monkeypatch, where, call, config, tmp_path / "run")
+    train.train(config, tmp_path / "run")
+    assert_same(tmp_path / "run", finished, config)
+
+
+def kill_at(
+    monkeypatch: pytest.MonkeyPatch, where: str, call: int, config: RunConfig, workdir: pathlib.Path
+) -> None:
+    """Start the run; it is killed at a call of a function."""
     calls = 0
     *path, name = where.split(".")
     owner = getattr(train, path[0]) if path else train
@@ -89,9 +94,7 @@ def test_field_report_33_a_killed_run_continues_exactly(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, kill)
         with pytest.raises(Killed):
-            train.train(config, tmp_path / "run")
-    train.train(config, tmp_path / "run")
-    assert_same(tmp_path / "run", finished, config)
+            train.train(config, workdir)
 
 
 def test_signals_lose_nothing(finished: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from tests.run.small import small_config
 from vict_jax import header, metrics, train
 from vict_jax.batching import to_host
 from vict_jax.config import RunConfig, from_config_dict
-from vict_jax.job import Job, new_params, open_job, policy, with_value_head
+from vict_jax.job import Job, fold, new_params, open_job, policy, with_value_head
 from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import leaf_names, make_optimizer
 from vict_jax.learner.update import compile_ppo
@@ -50,7 +50,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def sampled(job: Job) -> Sampled:
-    return roll_out(job, new_params(job), 1, train.fold(job.keys.rollout, 1, job))
+    return roll_out(job, new_params(job), 1, fold(job.keys.rollout, 1))
 
 
 def test_presets_say_what_they_are() -> None:
@@ -138,7 +138,7 @@ def test_one_update_of_each_on_the_same_rollouts(name: str, job: Job, sampled: S
     _, output = train.credit(job, sampled.played, scored, 1, train.Verdict(), share)
     assert np.isfinite(output.advantages).all()
     assert (output.advantages != 0).any()
-    state, row = train.learn(job, learner, state, scored, output, 1)
+    state, row = train.learn(job, learner, state, scored, output, 1).result()
     after = to_host(state.params)
     for leaf, old, new in zip(names, jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.isfinite(new).all(), leaf
@@ -158,8 +158,8 @@ def test_a_run_with_a_critic_keeps_its_head_and_exports_the_policy(tmp_path: pat
         assert np.isfinite(row[name]), name
     assert row["value_loss"] > 0
     saved = final_state(tmp_path / "run", config)
-    heads = {name: value for name, value in saved.items() if name.startswith("params.value_head")}
-    assert sorted(heads) == ["params.value_head.bias.value", "params.value_head.weight.value"]
+    heads = {name: value for name, value in saved.items() if name.startswith("learner.params.value_head")}
+    assert sorted(heads) == ["learner.params.value_head.bias.value", "learner.params.value_head.weight.value"]
     assert all((value != 0).any() for value in heads.values())  # it began at 0
     with open_job(config, tmp_path / "run") as job:
         restored = restore(job, make_optimizer(config.optimizer, total_steps=1), tmp_path / "run")
@@ -167,7 +167,8 @@ def test_a_run_with_a_critic_keeps_its_head_and_exports_the_policy(tmp_path: pat
         state = to_host(restored.learner)
         names = leaf_names(restored.learner)
         for name, value in zip(names, jax.tree.leaves(state), strict=True):
-            np.testing.assert_array_equal(value, saved.get(name, saved.get(f"{name}.value")), err_msg=name)
+            kept = saved.get(f"learner.{name}", saved.get(f"learner.{name}.value"))
+            np.testing.assert_array_equal(value, kept, err_msg=name)
         for update in (0, 1):
             _, params = load_params(job, tmp_path / "run", update)
             assert leaf_names(params) == leaf_names(new_params(job))
@@ -183,7 +184,7 @@ def test_resampling_with_the_real_sampler(job: Job) -> None:
         train=dataclasses.replace(job.config.train, resample_groups=3),
     )
     job = dataclasses.replace(job, config=config)
-    key = train.fold(job.keys.rollout, 1, job)
+    key = fold(job.keys.rollout, 1)
     first, again = (roll_out(job, new_params(job), 1, key) for _ in range(2))
     assert first.counts == {"groups_dropped": 3, "groups_flat": 2}
     assert first.played.counts.rollouts == (2 + 3) * 4
