@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 # What the first process may be refused, and all are then: see `on_first`.
 _REFUSALS = (RunError, ValueError, OSError)
+# What a process says first in an exchange: how many bytes it has, and so many of them.
+_SIZE_BYTES, _AT_ONCE = 8, 4096
 # Processes of one launch start together; what is not there after this time was not started at all.
 _JOIN_S = 120
 # A peer that says nothing for so long is dead, and JAX ends the others.
@@ -151,15 +153,31 @@ def gather(value: T) -> list[T]:
     """
     if jax.process_count() == 1:
         return [value]
-    data = np.frombuffer(zlib.compress(pickle.dumps(value), 1), np.uint8)
+    return [pickle.loads(zlib.decompress(data)) for data in _exchange(zlib.compress(pickle.dumps(value), 1))]
+
+
+def _exchange(data: bytes) -> list[bytes]:
+    """The bytes of every process: one collective where all have at most `_AT_ONCE`, two where not."""
+    first = len(data).to_bytes(_SIZE_BYTES, "little") + data[:_AT_ONCE]
+    rows = _all_rows(first, _SIZE_BYTES + _AT_ONCE)
+    sizes = [int.from_bytes(row[:_SIZE_BYTES], "little") for row in rows]
+    told = [row[_SIZE_BYTES:] for row in rows]
+    rest = max(sizes) - _AT_ONCE
+    if rest > 0:
+        # A power of two, so that few sizes are compiled.
+        more = _all_rows(data[_AT_ONCE:], 1 << (rest - 1).bit_length())
+        told = [begin + end for begin, end in zip(told, more, strict=True)]
+    return [row[:size] for row, size in zip(told, sizes, strict=True)]
+
+
+def _all_rows(data: bytes, length: int) -> list[bytes]:
+    """`data` of each process, filled up to `length`; a collective."""
+    padded = np.zeros(length, np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
     # The arrays are made and fetched by JAX's own helper.
     with jax.transfer_guard("allow"):
-        sizes = np.ravel(multihost_utils.process_allgather(np.array([len(data)], np.int32)))
-        # A power of two, so that few sizes are compiled.
-        padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)
-        padded[: len(data)] = data
         rows = multihost_utils.process_allgather(padded)
-    return [pickle.loads(zlib.decompress(row[:size])) for row, size in zip(rows, sizes, strict=True)]
+    return [row.tobytes() for row in np.asarray(rows)]
 
 
 def on_first(act: Callable[[], T]) -> T | None:

@@ -283,6 +283,38 @@ def test_too_few_processes_stop_the_run_at_once(monkeypatch: pytest.MonkeyPatch)
         processes.join("127.0.0.1:1", 3, 0)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "collectives"), [((0, 3), 1), ((4096, 17), 1), ((4097, 0), 2), ((9000, 70_000), 2)]
+)
+def test_what_processes_exchange_is_what_they_said(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int], collectives: int
+) -> None:
+    said = [np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes() for size in sizes]
+    meet, calls, found = threading.Barrier(2), [0, 0], [[], []]
+    here, rows = threading.local(), [b"", b""]
+
+    def allgather(padded: np.ndarray) -> np.ndarray:
+        calls[here.index] += 1
+        rows[here.index] = padded.tobytes()
+        meet.wait(10)
+        together = np.stack([np.frombuffer(row, np.uint8) for row in rows])  # fails if the lengths differ
+        meet.wait(10)
+        return together
+
+    def act(index: int) -> None:
+        here.index = index
+        found[index] = processes._exchange(said[index])
+
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
+    threads = [threading.Thread(target=act, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [said, said]
+    assert calls == [collectives] * 2
+
+
 def test_what_the_first_process_is_refused_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = [RunError("another run is here")]
     monkeypatch.setattr(processes, "gather", lambda own: told)
