@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKDIR ?= runs/quickstart
 SMOLLM2 ?= build/SmolLM2-135M-Instruct
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: quickstart test lint format parity smollm clean
