@@ -23,15 +23,12 @@ from configs import quickstart
 from envs.pool import EnvPool
 from envs.verdict import Verdict
 from vict_jax.config import RunConfig, from_config_dict
-from vict_jax.corrections import CorrectionBuffer
 from vict_jax.job import Job, new_params, open_job
-from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import make_optimizer
-from vict_jax.learner.update import compile_ppo
 from vict_jax.metrics import Unwritten
-from vict_jax.run_state import RunState, copy, optimizer_steps
+from vict_jax.run_state import first_state, optimizer_steps
 from vict_jax.start import NOTHING
-from vict_jax.train import run_dir, run_update, starting_policy
+from vict_jax.train import compile_learner, run_dir, run_update, starting_policy
 from vict_jax.watch import Watch
 
 
@@ -50,18 +47,9 @@ def measure(job: Job, workdir: pathlib.Path, updates: int) -> tuple[float, float
     """Median seconds of an update, and of waiting for environments in it."""
     config = job.config
     optimizer = make_optimizer(config.optimizer, total_steps=optimizer_steps(config))
-    state = init_state(new_params(job), optimizer)
-    learner = compile_ppo(
-        job.graphdef,
-        state.params,
-        optimizer,
-        options=config.ppo,
-        temperature=config.rollout.temperature,
-        mesh=job.mesh,
-    )
-    reference = starting_policy(job, None, state, workdir)
-    behind = copy(state.params) if config.train.staleness else None
-    here = RunState(0, state, CorrectionBuffer(), 0, behind)
+    here = first_state(job, new_params(job), optimizer, 0)
+    learner = compile_learner(job, here, optimizer)
+    reference = starting_policy(job, None, here.learner, workdir)
     verdict, found = Verdict(), []
     with Watch(workdir, config.watch) as watch:
         for update in range(1, updates + 1):

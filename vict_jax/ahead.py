@@ -8,6 +8,7 @@ depend on time, so that several processes and meshes do not come into conflict.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,8 @@ from flax import nnx
 from vict_jax.bars import bar
 from vict_jax.job import Job, fold
 from vict_jax.resampling import Sampled, roll_out
-from vict_jax.watch import Watch
+from vict_jax.watch import Stopped, Watch
 from vict_jax.work import Pieces
-
-
-class _Abandoned(Exception):
-    """The run is to end, and nobody will ask for these rollouts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +38,26 @@ def play_ahead(job: Job, behind: nnx.State, update: int, work: Pieces[Any], watc
     """Play the rollouts of `update` with the trained parameters `behind`, while `work` gets done.
 
     Returns:
-      None if SIGTERM came to a run of one process; `work` may have pieces left then.
+      None if SIGTERM came to a run of one process, which ends after this update; `work` may have pieces left.
     """
-
-    def check() -> None:
-        if watch.asked_to_stop:
-            raise _Abandoned
-
     shown, move = bar(f"rollouts of update {update}")
     key = fold(job.keys.rollout, update)
     try:
         with shown:
-            sampled = roll_out(job, behind, update, key, watch.moving(move, check), work)
-    except _Abandoned:
+            sampled = roll_out(job, behind, update, key, watch.moving(move), work)
+    except Stopped:
         return None
     spent = dict(sampled.played.seconds)
     booked = dataclasses.replace(sampled.played, seconds=dict.fromkeys(spent, 0.0))
     spent["host"] -= work.seconds
     return Ahead(dataclasses.replace(sampled, played=booked), spent)
+
+
+def pieces_a_turn(job: Job, rows: int) -> int:
+    """Micro-batches of an update of so many token rows for each turn of the longest rollout."""
+    options = job.config.ppo
+    micro_batches = options.epochs * math.ceil(rows / options.micro_rows)
+    return math.ceil(micro_batches / job.max_steps)
 
 
 def with_ahead(seconds: Mapping[str, float], ahead: Ahead | None) -> dict[str, float]:

@@ -18,6 +18,7 @@ import numpy as np
 from envs.base import Domain, Task, VerifierRecord, hash_evidence, stable_hash
 from envs.closure import Closure, requirement_closure
 from vict_jax.lexical import mention_table
+from vict_jax.sharding import replicated
 from vict_jax.types import CreditInputs
 
 
@@ -366,3 +367,8 @@ def to_host(tree: Any) -> Any:
                 f"array of shape {x.shape} is sharded over processes ({x.sharding}); replicate it first"
             )
     return jax.device_get(tree)
+
+
+def fetch(tree: Any, mesh: jax.sharding.Mesh) -> Any:
+    """NumPy copies of a tree of arrays on `mesh`, however they are sharded; called by all processes."""
+    return to_host(jax.device_put(tree, replicated(mesh)))

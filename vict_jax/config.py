@@ -25,16 +25,12 @@ from vict_jax.heartbeat import WatchOptions
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.optimizer import OptimizerOptions
 from vict_jax.models.options import ModelOptions
+from vict_jax.required import require
 from vict_jax.rollout.options import RolloutOptions, Trained
 from vict_jax.shaping import RewardOptions
 from vict_jax.sharding import MeshOptions
 
 C = TypeVar("C")
-
-
-def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
-    if not ok:
-        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
 
 
 WARM_START_TOKENS = ("replies", "everything")
@@ -68,10 +64,10 @@ class WarmStartOptions:
 
     def __post_init__(self) -> None:
         for name in ("tasks", "epochs"):
-            _require(getattr(self, name) >= 0, f"warm_start.{name}", getattr(self, name), "0 or more")
+            require(getattr(self, name) >= 0, f"warm_start.{name}", getattr(self, name), "0 or more")
         for name in ("rows_per_batch", "micro_rows"):
-            _require(getattr(self, name) >= 1, f"warm_start.{name}", getattr(self, name), "1 or more")
-        _require(
+            require(getattr(self, name) >= 1, f"warm_start.{name}", getattr(self, name), "1 or more")
+        require(
             self.tokens in WARM_START_TOKENS, "warm_start.tokens", self.tokens, f"one of {WARM_START_TOKENS}"
         )
 
@@ -112,10 +108,10 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         for name in ("groups", "rollouts", "eval_every", "checkpoint_every", "keep_checkpoints"):
-            _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
-        _require(self.staleness in (0, 1), "train.staleness", self.staleness, "0 (on-policy) or 1")
+            require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "1 or more")
+        require(self.staleness in (0, 1), "train.staleness", self.staleness, "0 (on-policy) or 1")
         for name in ("updates", "resample_groups"):
-            _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "0 or more")
+            require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "0 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +130,9 @@ class EvalOptions:
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(self.tasks >= 0, "eval.tasks", self.tasks, "0 (all) or more")
-        _require(self.batch >= 1, "eval.batch", self.batch, "1 or more")
-        _require(self.temperature >= 0, "eval.temperature", self.temperature, "0 (greedy) or more")
+        require(self.tasks >= 0, "eval.tasks", self.tasks, "0 (all) or more")
+        require(self.batch >= 1, "eval.batch", self.batch, "1 or more")
+        require(self.temperature >= 0, "eval.temperature", self.temperature, "0 (greedy) or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +185,9 @@ class ConformanceOptions:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.tasks >= 1, "conformance.tasks", self.tasks, "1 or more")
+        require(self.tasks >= 1, "conformance.tasks", self.tasks, "1 or more")
         for name in ("rollouts", "every", "recheck_tasks"):
-            _require(getattr(self, name) >= 0, f"conformance.{name}", getattr(self, name), "0 or more")
+            require(getattr(self, name) >= 0, f"conformance.{name}", getattr(self, name), "0 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,13 +213,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         domain, _ = environment(self.env.name)
         for name, split in (("train.split", self.train.split), ("eval.split", self.eval.split)):
-            _require(split in domain.splits, name, split, f"one of {list(domain.splits)}")
+            require(split in domain.splits, name, split, f"one of {list(domain.splits)}")
         temperature = self.rollout.temperature
-        _require(temperature > 0, "rollout.temperature", temperature, "above 0 in training")
+        require(temperature > 0, "rollout.temperature", temperature, "above 0 in training")
         self.reward.limit(self.rollout)  # which checks the buffer
         asked = needs([self.credit.method], self.credit.options)
         self.fission.check(rollouts=self.train.rollouts, method=self.credit.method, needs=asked)
-        _require(
+        require(
             "value" not in asked or Trained(self.rollout.trained) is Trained.REPLY,
             "rollout.trained",
             self.rollout.trained,
@@ -358,7 +354,7 @@ def _from_values(values: Mapping[str, Any]) -> RunConfig:
     name = env.pop("name")
     _, options = environment(name)
     common = {key: env.pop(key, default) for key, default in COMMON_OF_ENV.items()}
-    _require(common["timeout_s"] > 0, "env.timeout_s", common["timeout_s"], "seconds above 0")
+    require(common["timeout_s"] > 0, "env.timeout_s", common["timeout_s"], "seconds above 0")
     credit = dict(values["credit"])
     return RunConfig(
         seed=values["seed"],

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vict_jax.batching import Rollout, TokenSequence, to_host
+from vict_jax.batching import Rollout, TokenSequence, fetch
 from vict_jax.config import RunConfig
 from vict_jax.credit.methods import needs
 from vict_jax.job import Job, policy
@@ -26,7 +26,6 @@ from vict_jax.learner.update import PpoLearner, score_batch
 from vict_jax.rollout.episode import FULL_SCORE
 from vict_jax.rollout.template import make_template
 from vict_jax.rollout.tokenizer import Codec
-from vict_jax.sharding import replicated
 from vict_jax.shares import Share, global_rows
 from vict_jax.types import TokenBatch
 
@@ -128,4 +127,4 @@ def hindsight_logp(
     )
     logp = score_batch(learner, *policy(job, params), batch, num_rollouts=share.total * size)
     by_step = _mean_by_step(batch, logp, shape=(share.total, size, job.max_steps))
-    return np.asarray(to_host(jax.device_put(by_step, replicated(job.mesh))))
+    return np.asarray(fetch(by_step, job.mesh))

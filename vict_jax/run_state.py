@@ -17,9 +17,9 @@ from flax import nnx
 from vict_jax import checkpoint
 from vict_jax.config import RunConfig
 from vict_jax.corrections import CorrectionBuffer
-from vict_jax.job import Job, abstract_params, abstract_trained
+from vict_jax.job import Job, abstract_params, abstract_trained, with_value_head
 from vict_jax.learner import value
-from vict_jax.learner.microbatch import LearnerState, abstract_state
+from vict_jax.learner.microbatch import LearnerState, abstract_state, init_state
 from vict_jax.learner.optimizer import Optimizer, make_optimizer
 from vict_jax.metrics import MetricsWriter, RunError, disk_full_is_clear
 from vict_jax.resampling import Sampled
@@ -76,6 +76,13 @@ class RunState:
     def sampled_with(self) -> nnx.State:
         """The trained parameters that the next update's rollouts are sampled with."""
         return self.learner.params if self.behind is None else self.behind
+
+
+def first_state(job: Job, params: nnx.State, optimizer: Optimizer, rows: int) -> RunState:
+    """The state before the first update; `params`, those of the policy, are taken over."""
+    learner = init_state(with_value_head(job, params), optimizer)
+    behind = copy(learner.params) if job.config.train.staleness else None
+    return RunState(0, learner, CorrectionBuffer(), rows, behind)
 
 
 @pytree

@@ -17,15 +17,15 @@ import numpy as np
 from flax import nnx
 
 from vict_jax import hindsight, processes
-from vict_jax.batching import EndReason, to_host
+from vict_jax.batching import EndReason, fetch
 from vict_jax.job import Job, Policy, needs_values, policy
 from vict_jax.learner import losses, value
+from vict_jax.learner.importance import importance_weights
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.update import PpoLearner, judge_batch, score_batch
 from vict_jax.packing import RowReport
 from vict_jax.rollout.collector import Collected
 from vict_jax.shaping import penalties
-from vict_jax.sharding import replicated
 from vict_jax.shares import Share, global_rows, part, whole
 from vict_jax.types import TokenBatch
 
@@ -39,7 +39,7 @@ class Scored:
     Attributes:
       batch: token rows [S, L], on the device. report: what packing did.
       ref_logp: f32[S, L] on the device; None without a KL term.
-      importance: f32[S, L] on the device, see `losses.importance`; None where updates are on-policy. The
+      importance: f32[S, L] on the device, see `learner.importance`; None where updates are on-policy. The
         batch's `behaviour_logp` is that of the policy before this update in any case.
       inputs: fields of `CreditInputs`, on the host: `penalty`, `value` and, if needed, `hindsight_logp`.
       figures: mean over rollouts of what was taken off their returns: `kl_penalty` where the KL is in the
@@ -55,11 +55,7 @@ class Scored:
     figures: dict[str, float]
 
 
-@functools.partial(jax.jit, static_argnames=("options",))
-def _importance(
-    batch: TokenBatch, logp: jax.Array, *, options: PpoOptions
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    return losses.importance(logp, batch, options=options)
+_importance = jax.jit(importance_weights, static_argnames="options")
 
 
 @functools.partial(jax.jit, static_argnames=("options", "shape"))
@@ -110,10 +106,8 @@ def score_rollouts(
     importance, ref_logp = None, None
     if config.train.staleness:
         logp = score_batch(learner, *policy(job, params), batch, num_rollouts=count)
-        importance, about = _importance(batch, logp, options=config.ppo)
-        figures |= {
-            name: float(x) for name, x in to_host(jax.device_put(about, replicated(job.mesh))).items()
-        }
+        importance, about = _importance(logp, batch, options=config.ppo)
+        figures |= {name: float(value) for name, value in fetch(about, job.mesh).items()}
         batch = dataclasses.replace(batch, behaviour_logp=logp)
     present = sum(rollout.end is not EndReason.ABSENT for group in groups for rollout in group)
     real = sum(processes.gather(present))
@@ -123,13 +117,13 @@ def score_rollouts(
         ref_logp = score_batch(learner, *reference, batch, num_rollouts=count)
         if config.ppo.kl_in == "reward":
             by_step = _kl_by_step(batch, ref_logp, options=config.ppo, shape=shape)
-            kl = to_host(jax.device_put(by_step, replicated(job.mesh)))
+            kl = fetch(by_step, job.mesh)
             penalty, figures["kl_penalty"] = penalty + kl, float(kl.sum() / real)
     values = np.zeros(shape, np.float32)
     if needs_values(config):
         judged = judge_batch(learner, params, batch, num_rollouts=count)
         by_step = _value_by_step(batch, judged, shape=shape)
-        values, found = to_host(jax.device_put(by_step, replicated(job.mesh)))
+        values, found = fetch(by_step, job.mesh)
         _check_found(part(found, share), played)
     inputs = {"penalty": penalty, "value": values}
     if hindsight.needed(config):

@@ -23,7 +23,7 @@ from flax import nnx
 
 from envs.verdict import Verdict
 from vict_jax import fission, gate, observations, processes, proofs, rubric, summary
-from vict_jax.ahead import play_ahead, with_ahead
+from vict_jax.ahead import pieces_a_turn, play_ahead, with_ahead
 from vict_jax.bars import bar, progress_updates
 from vict_jax.batching import (
     credit_inputs,
@@ -32,7 +32,6 @@ from vict_jax.batching import (
     to_host,
 )
 from vict_jax.config import RunConfig, to_plain
-from vict_jax.corrections import CorrectionBuffer
 from vict_jax.credit.assign import InvariantError, assign_credit
 from vict_jax.credit.methods import needs
 from vict_jax.evaluate import evaluate
@@ -44,10 +43,9 @@ from vict_jax.job import (
     fold,
     open_job,
     reference_policy,
-    with_value_head,
 )
-from vict_jax.learner.microbatch import LearnerState, init_state
-from vict_jax.learner.optimizer import make_optimizer
+from vict_jax.learner.microbatch import LearnerState
+from vict_jax.learner.optimizer import Optimizer, make_optimizer
 from vict_jax.learner.update import PpoLearner, compile_ppo, ppo_update
 from vict_jax.learner.value import Values
 from vict_jax.metrics import (
@@ -64,6 +62,7 @@ from vict_jax.run_state import (
     RunState,
     StateSaver,
     copy,
+    first_state,
     optimizer_steps,
     replaced,
     restore,
@@ -110,10 +109,8 @@ def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHIN
             if restored is None:
                 params = warm_start(job, metrics, watch)
                 validate(job, metrics, watch, params, update=0, known=known_validation(job))
-                state = init_state(with_value_head(job, params), optimizer)
-                save_reference(workdir, state.params)
-                behind = copy(state.params) if config.train.staleness else None
-                here = RunState(0, state, CorrectionBuffer(), metrics.rows, behind)
+                here = first_state(job, params, optimizer, metrics.rows)
+                save_reference(workdir, here.learner.params)
                 saver.save(here)
             else:
                 here = restored
@@ -122,15 +119,7 @@ def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHIN
                     print(f"continuing after update {here.update}", flush=True)
             watch.at(here.update)
             watch.hold(functools.partial(saver.finish, here))
-            learner = compile_ppo(
-                job.graphdef,
-                here.learner.params,
-                optimizer,
-                options=config.ppo,
-                temperature=config.rollout.temperature,
-                mesh=job.mesh,
-                frozen=job.frozen,
-            )
+            learner = compile_learner(job, here, optimizer)
             reference = starting_policy(job, restored, here.learner, workdir)
             # From here on nothing may cross between host and device unless it says so.
             with jax.transfer_guard("disallow"):
@@ -152,6 +141,19 @@ def train(config: RunConfig, workdir: pathlib.Path, start: StartOptions = NOTHIN
                             saver.save(dataclasses.replace(here, rows=metrics.rows))
     seconds = time.perf_counter() - began
     return processes.from_first(lambda: conclude(workdir, config, seconds=seconds))
+
+
+def compile_learner(job: Job, here: RunState, optimizer: Optimizer) -> PpoLearner:
+    """The compiled update of the run."""
+    return compile_ppo(
+        job.graphdef,
+        here.learner.params,
+        optimizer,
+        options=job.config.ppo,
+        temperature=job.config.rollout.temperature,
+        mesh=job.mesh,
+        frozen=job.frozen,
+    )
 
 
 def run_dir(
@@ -266,10 +268,11 @@ def run_update(
         watch.release()  # the state is given up: `learner` is donated, `behind` makes room for the next
         behind = replaced(here.behind, here.learner.params) if job.config.train.staleness else None
         work = learn(job, learner, here.learner, scored, output, update)
+        pieces = Pieces(work, each=pieces_a_turn(job, scored.report.rows))
         ahead = None
         if behind is not None and update < job.config.train.updates:
-            ahead = play_ahead(job, behind, update + 1, work, watch)
-        state, losses = work.result()
+            ahead = play_ahead(job, behind, update + 1, pieces, watch)
+        state, losses = pieces.result()
     seconds = with_ahead(seconds, ahead)
     seconds["credit_share"] = seconds["seconds/credit"] / sum(seconds.values())
     row = {
@@ -338,33 +341,29 @@ def own_inputs(job: Job, played: Collected, verdict: Verdict) -> CreditInputs:
 
 def learn(
     job: Job, learner: PpoLearner, state: LearnerState, scored: Scored, output: CreditOutput, update: int
-) -> Pieces[tuple[LearnerState, dict[str, float]]]:
-    """PPO on the update's tokens, in pieces of which a rollout of the longest kind has time for all."""
+) -> Work[tuple[LearnerState, dict[str, float]]]:
+    """PPO on the update's tokens, in pieces of a micro-batch."""
     values = None
     if output.value_target is not None:
         values = Values(old=scored.inputs["value"], target=output.value_target)
         values = to_device(values, replicated(job.mesh))
-    rows, options = scored.report.rows, job.config.ppo
-    advantages = to_device(output.advantages, replicated(job.mesh))
-    key = fold(job.keys.minibatch, update)
-
-    def update_() -> Work[tuple[LearnerState, dict[str, float]]]:
-        new, losses = yield from ppo_update(
-            learner,
-            state,
-            scored.ref_logp,
-            scored.batch,
-            advantages,
-            key,
-            update=update,
-            values=values,
-            importance=scored.importance,
-        )
-        fill = scored.report.tokens / (rows * scored.batch.ids.shape[1])
-        return new, {**losses, "token_rows": float(rows), "row_fill": fill}
-
-    pieces = options.epochs * -(-rows // options.micro_rows)
-    return Pieces(update_(), each=-(-pieces // job.max_steps))
+    state, losses = yield from ppo_update(
+        learner,
+        state,
+        scored.ref_logp,
+        scored.batch,
+        to_device(output.advantages, replicated(job.mesh)),
+        fold(job.keys.minibatch, update),
+        update=update,
+        values=values,
+        importance=scored.importance,
+    )
+    report = scored.report
+    return state, {
+        **losses,
+        "token_rows": float(report.rows),
+        "row_fill": report.tokens / (report.rows * scored.batch.ids.shape[1]),
+    }
 
 
 def waits(seconds: Mapping[str, float], total: float) -> dict[str, float]:
@@ -408,11 +407,11 @@ def validate(
     known: dict[str, Any] | None = None,
 ) -> None:
     """Evaluate on the validation tasks, unless the result is `known`, and write the row."""
-    if known is None:
+    row = known
+    if row is None:
         shown, move = bar(f"validation after update {update}")
         with watch.phase("validation"), shown:
-            known = evaluate(job, params, progress=watch.moving(move))
-    row = known
+            row = evaluate(job, params, progress=watch.moving(move))
     metrics.write("eval", update, row)
     share = f"{100 * row['success']:.1f} % of {row['tasks']}"
     score = f", mean score {row['score']:.3f}" if summary.is_graded(row) else ""

@@ -104,27 +104,19 @@ class Watch:
         """Say which update runs."""
         self._update = update
 
-    def moving(self, move: Progress, check: Callable[[], None] | None = None) -> Progress:
+    def moving(self, move: Progress) -> Progress:
         """`move` that also says that the run gets on. Raises Stopped after SIGTERM in a run of one process.
 
         Several processes do not reach it equally often, and end between two phases instead.
-
-        Args:
-          check: what to do in the place of `Watch.check`.
         """
 
         def told(done: int, total: int) -> None:
             move(done, total)
             self._progress += 1
             if processes.count() == 1:
-                (check or self.check)()
+                self.check()
 
         return told
-
-    @property
-    def asked_to_stop(self) -> bool:
-        """Whether SIGTERM came to this process."""
-        return self._asked is not None
 
     def check(self) -> None:
         """Raise Stopped if the run is to end; every process of a run calls it at the same place."""

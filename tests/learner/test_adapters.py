@@ -13,23 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.learner.at_once import do_update
 from vict_jax import batching, sharding
 from vict_jax.learner import losses
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.microbatch import init_state, plan_rows
 from vict_jax.learner.optimizer import OptimizerOptions, make_optimizer
-from vict_jax.learner.update import PpoRows, compile_ppo, ppo_update, score_batch
+from vict_jax.learner.update import PpoRows, compile_ppo, score_batch
 from vict_jax.learner.warm_start import compile_supervised, train_epoch
 from vict_jax.models import decoder, likelihood, lora
 from vict_jax.models.config import LORA_TARGETS, LoraOptions
-from vict_jax.work import finish
 
 LENGTHS = (3, 4)
 OPTIMIZER = make_optimizer(OptimizerOptions(learning_rate=1e-2, clip_norm=0.0, eps=1e-3), total_steps=50)
-
-
-def do_update(*args, **kwargs):
-    return finish(ppo_update(*args, **kwargs))
 
 
 @dataclasses.dataclass

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vict_jax.learner import losses
+from vict_jax.learner.importance import importance_weights, weigh
 from vict_jax.learner.losses import LossWeights, PpoOptions
 from vict_jax.types import TokenBatch
 
@@ -338,7 +339,7 @@ def test_importance_weights_equal_a_loop_and_do_not_see_padding(level):
     for padding in (0.0, np.nan):
         batch = make_batch(mask, segment=segment, behaviour_logp=np.where(mask, old, padding))
         logp = jnp.asarray(np.where(mask, new, padding), jnp.float32)
-        factor, figures = losses.importance(logp, batch, options=options)
+        factor, figures = importance_weights(logp, batch, options=options)
         np.testing.assert_allclose(factor, expected, rtol=1e-5)
         assert figures["importance_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
         assert figures["importance_max"] == pytest.approx(max(ratios), rel=1e-5)
@@ -360,9 +361,9 @@ def test_samples_of_an_older_policy_have_the_exact_gradient_on_average(weighted)
         kl_importance_weight=weighted,
     )
     batch = make_batch(np.ones((3, 1)), rollout=np.arange(3)[:, None], behaviour_logp=old)
-    factor, figures = losses.importance(theta, batch, options=options)
+    factor, figures = importance_weights(theta, batch, options=options)
     assert figures["importance_max"] > 2  # they are far apart
-    weights = losses.weigh_by_importance(weights_of(batch, 3, options), factor, options=options)
+    weights = weigh(weights_of(batch, 3, options), factor, options=options)
     weights = dataclasses.replace(
         weights, policy=weights.policy * jnp.exp(old) * 3, kl=weights.kl * jnp.exp(old) * 3
     )

@@ -14,18 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.learner.at_once import do_update
 from vict_jax import sharding
 from vict_jax.learner import losses, microbatch
 from vict_jax.learner.losses import PpoOptions
-from vict_jax.learner.update import PpoRows, notes, ppo_update, score_batch
+from vict_jax.learner.update import PpoRows, notes, score_batch
 from vict_jax.models import decoder, likelihood
-from vict_jax.work import finish
 
 LENGTHS = (1, 9, 4, 2)  # steps of rollouts 0..3, two groups of two
-
-
-def do_update(*args, **kwargs):
-    return finish(ppo_update(*args, **kwargs))
 
 
 @pytest.fixture(scope="module")

@@ -10,23 +10,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.learner.at_once import do_update
 from vict_jax import sharding
 from vict_jax.learner import value
 from vict_jax.learner.losses import PpoOptions
 from vict_jax.learner.microbatch import init_state
 from vict_jax.learner.optimizer import leaf_names, value_mask
-from vict_jax.learner.update import compile_ppo, judge_batch, ppo_update
+from vict_jax.learner.update import compile_ppo, judge_batch
 from vict_jax.learner.value import CriticRows, Values
 from vict_jax.models import decoder
-from vict_jax.work import finish
 
 LENGTHS = (1, 3, 2, 2)  # steps of rollouts 0..3, two groups of two
 SHAPE = (2, 2, 3)
 REAL = (np.arange(3) < np.array(LENGTHS)[:, None]).reshape(SHAPE)
-
-
-def do_update(*args, **kwargs):
-    return finish(ppo_update(*args, **kwargs))
 
 
 @pytest.fixture(scope="module")

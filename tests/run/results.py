@@ -12,8 +12,9 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
-from vict_jax import checkpoint, metrics
+from vict_jax import checkpoint, metrics, proofs, train
 from vict_jax.batching import to_host
 from vict_jax.config import RunConfig
 from vict_jax.sharding import make_mesh, replicated
@@ -46,6 +47,34 @@ def final_state(workdir: pathlib.Path, config: RunConfig) -> dict[str, np.ndarra
     }
     assert checkpoint.latest_step(folder) == config.train.updates
     return to_host(checkpoint.restore(folder, tree).tree)
+
+
+def assert_same(workdir: pathlib.Path, finished: pathlib.Path, config: RunConfig) -> None:
+    """No update was lost, doubled or changed: the metrics, the state and the proofs of an untroubled run."""
+    assert comparable(workdir) == comparable(finished)
+    expected = final_state(finished, config)
+    for name, value in final_state(workdir, config).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert proofs.logged_updates(workdir) == list(range(1, config.train.updates + 1))
+
+
+def kill_at(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, config: RunConfig, workdir: pathlib.Path
+) -> None:
+    """Start the run; it is killed at a call of a function, the attribute `name` of `owner`."""
+    original, calls = getattr(owner, name), 0
+
+    def kill(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Killed
+        return original(*args, **kwargs)
+
+    with patch.context() as killing:
+        killing.setattr(owner, name, kill)
+        with pytest.raises(Killed):
+            train.train(config, workdir)
 
 
 def start(workdir: pathlib.Path, *more: str) -> subprocess.Popen[str]:

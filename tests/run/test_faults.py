@@ -20,11 +20,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from tests.run.results import Killed, comparable, final_state, start, wait_for_update
-from vict_jax import checkpoint, heartbeat, metrics, proofs, train, watch
+from tests.run.results import assert_same, comparable, kill_at, start, wait_for_update
+from vict_jax import checkpoint, heartbeat, metrics, train, watch
 from vict_jax.config import RunConfig
 from vict_jax.heartbeat import WatchOptions
 from vict_jax.job import Job, open_job
@@ -46,55 +45,24 @@ def two_updates(finished: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return workdir
 
 
-def assert_same(workdir: pathlib.Path, finished: pathlib.Path, config: RunConfig) -> None:
-    """No update was lost, doubled or changed: the metrics, the state and the proofs of an untroubled run."""
-    assert comparable(workdir) == comparable(finished)
-    expected = final_state(finished, config)
-    for name, value in final_state(workdir, config).items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
-    assert proofs.logged_updates(workdir) == [1, 2, 3]
-
-
 # Where a run is killed, start after start: the function, and which call of it since this start.
 KILLS = (
-    ("validate", 1),  # after the warm start, before anything is saved
-    ("save_reference", 1),
-    ("StateSaver.save", 1),  # reference there, state not
-    ("learn", 2),  # in update 2
-    ("run_update", 2),  # between updates 2 and 3
-    ("StateSaver.save", 1),  # update 3 in the metrics, not in a checkpoint
+    (train, "validate", 1),  # after the warm start, before anything is saved
+    (train, "save_reference", 1),
+    (train.StateSaver, "save", 1),  # reference there, state not
+    (train, "learn", 2),  # in update 2
+    (train, "run_update", 2),  # between updates 2 and 3
+    (train.StateSaver, "save", 1),  # update 3 in the metrics, not in a checkpoint
 )
 
 
 def test_field_report_33_a_run_that_is_killed_again_and_again_continues_exactly(
     finished: pathlib.Path, config: RunConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where, call in KILLS:
-        kill_at(monkeypatch, where, call, config, tmp_path / "run")
+    for owner, name, call in KILLS:
+        kill_at(monkeypatch, owner, name, call, config, tmp_path / "run")
     train.train(config, tmp_path / "run")
     assert_same(tmp_path / "run", finished, config)
-
-
-def kill_at(
-    monkeypatch: pytest.MonkeyPatch, where: str, call: int, config: RunConfig, workdir: pathlib.Path
-) -> None:
-    """Start the run; it is killed at a call of a function."""
-    calls = 0
-    *path, name = where.split(".")
-    owner = getattr(train, path[0]) if path else train
-    original = getattr(owner, name)
-
-    def kill(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return original(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, kill)
-        with pytest.raises(Killed):
-            train.train(config, workdir)
 
 
 def test_signals_lose_nothing(finished: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -28,6 +28,7 @@ from vict_jax.run_state import load_params, restore
 from vict_jax.scoring import score_rollouts
 from vict_jax.shaping import RewardOptions
 from vict_jax.shares import share_of
+from vict_jax.work import finish
 
 
 def config_of(name: str, **train_options: int) -> RunConfig:
@@ -138,7 +139,7 @@ def test_one_update_of_each_on_the_same_rollouts(name: str, job: Job, sampled: S
     _, output = train.credit(job, sampled.played, scored, 1, train.Verdict(), share)
     assert np.isfinite(output.advantages).all()
     assert (output.advantages != 0).any()
-    state, row = train.learn(job, learner, state, scored, output, 1).result()
+    state, row = finish(train.learn(job, learner, state, scored, output, 1))
     after = to_host(state.params)
     for leaf, old, new in zip(names, jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.isfinite(new).all(), leaf

@@ -7,11 +7,10 @@ import pathlib
 import signal
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.run.results import Killed, comparable, final_state
+from tests.run.results import assert_same, kill_at
 from tests.run.several import several_config
 from tests.run.test_processes import assert_same_run, finish, start
 from vict_jax import ahead, checkpoint, metrics, train, watch
@@ -40,13 +39,6 @@ def stale(tmp_path_factory: pytest.TempPathFactory, config: RunConfig) -> pathli
     workdir = tmp_path_factory.mktemp("staleness") / "run"
     train.train(config, workdir)
     return workdir
-
-
-def assert_same(workdir: pathlib.Path, expected: pathlib.Path, config: RunConfig) -> None:
-    assert comparable(workdir) == comparable(expected)
-    wanted = final_state(expected, config)
-    for name, value in final_state(workdir, config).items():
-        np.testing.assert_array_equal(value, wanted[name], err_msg=name)
 
 
 def played_by(config: RunConfig, workdir: pathlib.Path, policy: int, update: int) -> list[list[Rollout]]:
@@ -96,19 +88,7 @@ def test_a_killed_run_continues_exactly(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, calls = getattr(owner, name), 0
-
-    def kill(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise Killed
-        return original(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, kill)
-        with pytest.raises(Killed):
-            train.train(config, tmp_path / "run")
+    kill_at(monkeypatch, owner, name, call, config, tmp_path / "run")
     train.train(config, tmp_path / "run")
     assert_same(tmp_path / "run", stale, config)
 

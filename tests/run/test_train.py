@@ -18,7 +18,7 @@ import pytest
 from envs.lookup import environment
 from tests.browser import Watched
 from tests.report.parsed import Page
-from tests.run.results import comparable, final_state, start
+from tests.run.results import assert_same, comparable, start
 from vict_jax import metrics, proofs, train
 from vict_jax.audit.replay import replay
 from vict_jax.batching import to_device, to_host
@@ -154,10 +154,7 @@ def test_field_report_34_same_seed_same_run_whatever_the_workers(
     """Field report 34."""
     other = dataclasses.replace(config, env=dataclasses.replace(config.env, workers=3))
     train.train(other, tmp_path / "again")
-    assert comparable(tmp_path / "again") == comparable(finished)
-    expected = final_state(finished, config)
-    for name, value in final_state(tmp_path / "again", config).items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert_same(tmp_path / "again", finished, config)
 
 
 def test_a_finished_run_is_not_run_again(finished: pathlib.Path, config: RunConfig) -> None:

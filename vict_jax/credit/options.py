@@ -17,8 +17,8 @@ from vict_jax.credit.step_options import (
     RewardFlowOptions,
     StepOptions,
     TrcaOptions,
-    require,
 )
+from vict_jax.required import require
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,14 +10,10 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from vict_jax.required import require
+
 # Divide by the standard deviation of the group, or only subtract its mean.
 MODES = ("mean_std", "mean")
-
-
-def require(ok: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise ValueError naming an option, its value and what is allowed, unless `ok`."""
-    if not ok:
-        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
 
 
 def _number(section: str, options: Any, names: Collection[str], low: float, high: float) -> None:

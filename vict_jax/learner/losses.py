@@ -62,7 +62,7 @@ class PpoOptions:
       value_coefficient: weight of the critic's loss, see `learner.value`; for credit methods with a critic.
       value_clip: bound of its change in an update, see `learner.value.value_loss`. 0 = off.
       importance_cap: bound of the importance weight of tokens that an older policy sampled, see
-        `importance`; for `train.staleness`.
+        `learner.importance`; for `train.staleness`.
       epochs: passes over the batch. minibatches: optimizer steps of a pass, each on a share of the
         rollouts. micro_rows: token rows of one gradient computation; results do not depend on it.
     """
@@ -271,47 +271,15 @@ def loss_weights(
     return LossWeights(policy=policy[0], kl=kl[0], policy_denominator=policy[1], kl_denominator=kl[1])
 
 
+def bounded_ratio(log_ratio: jax.Array) -> jax.Array:
+    """exp of a log-ratio within +-20."""
+    return jnp.exp(jnp.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+
+
 def mean_log_ratio(log_ratio: jax.Array, mask: jax.Array, segment: jax.Array) -> jax.Array:
     """Mean log-ratio over a sequence's trained tokens, written to every token of it. f32[S, L]."""
     total = _sum_per_sequence(jnp.where(mask, log_ratio, 0.0), segment)
     return total / jnp.maximum(_sum_per_sequence(mask, segment), 1.0)
-
-
-def importance(
-    logp: jax.Array, batch: TokenBatch, *, options: PpoOptions
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Weights of tokens that an older policy mu sampled, when updates start from the policy pi: f32[S, L].
-
-    min(pi / mu, importance_cap), a constant of the update, 1 where nothing is trained. PPO's ratio is that to
-    pi then, and its clip a region around pi, while the weight corrects for the age of the samples: the
-    decoupled objective of arXiv 2110.00641 (Eq. 10; pi is its proximal policy). With `ratio_level` "sequence"
-    pi / mu is that of the sequence, its geometric mean.
-
-    Args:
-      logp: f32[S, L], of the trained tokens under pi.
-      batch: `behaviour_logp` is that under mu.
-
-    Returns:
-      The weights, and for the metrics over trained tokens: mean and maximum of pi / mu, share above the cap.
-    """
-    mask = batch.loss_mask
-    log_ratio = jnp.where(mask, logp.astype(jnp.float32) - batch.behaviour_logp, 0.0)
-    if options.ratio_level == "sequence":
-        log_ratio = jnp.where(mask, mean_log_ratio(log_ratio, mask, batch.segment), 0.0)
-    ratio = jnp.exp(jnp.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO))
-    tokens = jnp.maximum(mask.sum(), 1)
-    figures = {
-        "importance_mean": jnp.where(mask, ratio, 0.0).sum() / tokens,
-        "importance_max": jnp.where(mask, ratio, 0.0).max(),
-        "importance_capped": (mask & (ratio > options.importance_cap)).sum() / tokens,
-    }
-    return jnp.minimum(ratio, options.importance_cap), figures
-
-
-def weigh_by_importance(weights: LossWeights, factor: jax.Array, *, options: PpoOptions) -> LossWeights:
-    """Token weights times those of `importance`; of the KL only where it is weighted by the ratio."""
-    kl = weights.kl * factor if options.kl_importance_weight else weights.kl
-    return dataclasses.replace(weights, policy=weights.policy * factor, kl=kl)
 
 
 def clipped_policy_loss(
@@ -403,9 +371,9 @@ def ppo_loss(
 
     logp, ref_logp, advantage = trained(logp), trained(ref_logp), trained(advantage)
     log_ratio = logp - trained(batch.behaviour_logp)
-    token_ratio = jnp.exp(jnp.clip(log_ratio, -_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    token_ratio = bounded_ratio(log_ratio)
     sequence = mean_log_ratio(log_ratio, mask, batch.segment)
-    sequence_ratio = jnp.exp(jnp.clip(sequence, -_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    sequence_ratio = bounded_ratio(sequence)
     ratio = sequence_ratio if options.ratio_level == "sequence" else token_ratio
     policy, clipped = clipped_policy_loss(
         ratio,

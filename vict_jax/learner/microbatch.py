@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vict_jax.batching import to_device, to_host
+from vict_jax.batching import fetch, to_device
 from vict_jax.learner.optimizer import Optimizer, init_opt_state, opt_state_shardings
 from vict_jax.models import decoder, likelihood, lora
 from vict_jax.sharding import batch_sharding, replicated
@@ -168,7 +168,7 @@ def plan_rows(batch: TokenBatch, *, num_rollouts: int, mesh: Mesh) -> RowPlan:
       ValueError: nothing in the batch is trained.
     """
     summary = _summarise_rows(batch, num_rollouts=num_rollouts)
-    members, most = to_host(jax.device_put(summary, replicated(mesh)))
+    members, most = fetch(summary, mesh)
     if most == 0:
         raise ValueError("the token batch has no trained token")
     # A power of two, so that few widths are ever compiled.

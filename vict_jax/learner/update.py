@@ -19,8 +19,9 @@ from absl import logging
 from flax import nnx
 from jax.sharding import Mesh
 
-from vict_jax.batching import to_device, to_host
+from vict_jax.batching import fetch, to_device, to_host
 from vict_jax.learner import losses, value
+from vict_jax.learner.importance import weigh
 from vict_jax.learner.losses import LossMetrics, LossWeights, PpoOptions
 from vict_jax.learner.microbatch import (
     Applied,
@@ -214,7 +215,7 @@ def _prepare(
     live = losses.live_rollouts(advantages).reshape(-1)
     weights = losses.loss_weights(batch, live, selected, options=options)
     if importance is not None:
-        weights = losses.weigh_by_importance(weights, importance, options=options)
+        weights = weigh(weights, importance, options=options)
     return PpoRows(
         batch=batch,
         ref_logp=ref_logp,
@@ -272,7 +273,7 @@ def ppo_update(
       key: typed PRNG key for the order of rollouts.
       update: number of the update, for messages.
       values: of a credit method with a critic, on the device; `state` has a value head then.
-      importance: f32[S, L] from `losses.importance` for samples of an older policy; `batch` has the
+      importance: f32[S, L] from `learner.importance` for samples of an older policy; `batch` has the
         log-probabilities of `state` as `behaviour_logp` then.
 
     Returns:
@@ -290,7 +291,7 @@ def ppo_update(
     num_rollouts = advantages.shape[0] * advantages.shape[1]
     plan = plan_rows(batch, num_rollouts=num_rollouts, mesh=mesh)
     inspected = _inspect(batch, ref_logp, advantages)
-    finite, live = to_host(jax.device_put(inspected, replicated(mesh)))
+    finite, live = fetch(inspected, mesh)
     for name, ok in finite.items():
         if not ok:
             raise NonFiniteError(f"update {update}: {name} is not finite on a trained token")

@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vict_jax.models.config import LORA_TARGETS, LoraOptions, ModelConfig, from_hf
-
-
-def _require(ok: bool, name: str, value: Any, allowed: str) -> None:
-    if not ok:
-        raise ValueError(f"{name}={value!r} is not allowed: {allowed}")
-
+from vict_jax.required import require
 
 # What the config.json of a checkpoint directory says.
 SIZES = (
@@ -63,8 +58,8 @@ class ModelOptions:
     lora_targets: tuple[str, ...] = tuple(LORA_TARGETS)
 
     def __post_init__(self) -> None:
-        _require(self.lora_rank >= 0, "model.lora_rank", self.lora_rank, "0 (off) or more")
-        _require(
+        require(self.lora_rank >= 0, "model.lora_rank", self.lora_rank, "0 (off) or more")
+        require(
             self.vocab_size >= 300,
             "model.vocab_size",
             self.vocab_size,
@@ -76,7 +71,7 @@ class ModelOptions:
                 value = getattr(self, field.name)
                 if field.name in SIZES and value != field.default:
                     allowed = f"with model.path={self.path!r} it comes from config.json there"
-                    _require(False, f"model.{field.name}", value, allowed)
+                    require(False, f"model.{field.name}", value, allowed)
 
     @property
     def lora(self) -> LoraOptions | None:
