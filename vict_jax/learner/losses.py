@@ -50,8 +50,9 @@ class PpoOptions:
       kl_coefficient: weight of the KL to the reference policy.
       kl_estimator: "k1", "k2" or "k3", see `kl_loss`.
       kl_in: where the KL goes: into the "loss", or, with the log-probabilities that the tokens were sampled
-        with, off the "reward" of their steps (`kl_penalty`), from where it reaches the advantages. The next
-        and `kl_on_dead_groups` are about the loss.
+        with (with `train.staleness`: of the policy before the update), off the "reward" of their steps
+        (`kl_penalty`), from where it reaches the advantages. The next and `kl_on_dead_groups` are about the
+        loss.
       kl_importance_weight: multiply the estimate by the importance ratio, which makes its gradient that
         of KL(pi || ref) whatever the age of the samples. "k1" needs it: without, its gradient is noise.
       aggregation: how token losses are weighted, see `token_weights`. "rollout_mean", the default, gives
@@ -336,7 +337,7 @@ def kl_loss(
 def kl_penalty(batch: TokenBatch, ref_logp: jax.Array, *, options: PpoOptions) -> jax.Array:
     """What the KL to the reference takes off the reward of each trained token, f32[S, L]; 0 elsewhere.
 
-    The estimate is that of the policy which sampled the token, so that it is a constant of the update.
+    The estimate is that of the policy of `behaviour_logp`, so that it is a constant of the update.
     """
     estimate = kl_estimate(batch.behaviour_logp, ref_logp, estimator=options.kl_estimator)
     return jnp.where(batch.loss_mask, options.kl_coefficient * estimate, 0.0)
