@@ -9,10 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from tests.envs import toy_env
 from tests.rollout.test_sampler import CONFIG, VOCAB, keys, options, prompts, same, scored
@@ -161,6 +159,9 @@ def test_programs_are_bounded_and_all_reported(model):
     ("top_k", "top_p"), [(0, 0.7), (0, 1e-6), (0, 0.999), (5, 1.0), (1, 1.0), (7, 0.6), (99, 0.5)]
 )
 def test_candidates_are_those_of_transformers(top_k, top_p):
+    torch = pytest.importorskip("torch", reason="torch is the optional extra `parity`")
+    from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
+
     z = np.random.default_rng(0).normal(size=(64, 57)).astype(np.float32) * 3
     z[:, 0] = [-0.0, 0.0] * 32
     warpers = LogitsProcessorList()
